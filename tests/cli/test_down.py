@@ -28,7 +28,7 @@ def test_the_only_idle_cluster_ends_with_success(start_run: StartRun, invoke: In
 
     with acting("the request", lambda: os.path.exists(request), end):
         done = invoke("down")
-    assert (done.code, done.out) == (0, "cluster: succeeded: the driver exited with 0\n")
+    assert (done.code, done.out) == (0, "cluster: succeeded: the cluster was shut down\n")
     assert "stopped by " in json.loads(Path(request).read_text())["reason"]
     assert os.path.exists(run.report)
 

@@ -13,6 +13,7 @@ from tests.fake_slurm import FakeSlurm
 from muster.cli import runs
 from muster.cli.runs import COMMAND_WIDTH
 from muster.rundir import RunPaths, write_json
+from muster.runs.idle import idle_command
 from muster.runs.index import NoSuchRun
 
 
@@ -32,6 +33,12 @@ def test_a_command_is_shortened_and_its_secrets_are_hidden(start_run: StartRun, 
     line = invoke("runs").out.splitlines()[1]
     assert "python --token *** xxx" in line and "verysecret" not in line
     assert len(line.rstrip().rpartition("python")[2]) == COMMAND_WIDTH - len("python")
+
+
+def test_a_cluster_of_up_has_no_command(start_run: StartRun, invoke: Invoke) -> None:
+    run = start_run("cluster")
+    write_json(run.job, {"nodes": 2, "command": idle_command("python3", run)})
+    assert invoke("runs").out.splitlines()[1].endswith("(muster up)")
 
 
 def test_a_run_stays_on_one_line_for_programs(make_run: StartRun, invoke: Invoke, tmp_path: Path) -> None:

@@ -35,6 +35,15 @@ def test_an_idle_cluster_has_no_driver(start_run: StartRun, invoke: Invoke) -> N
     assert "  cluster is up; it has no driver" in lines and not any("driver running" in line for line in lines)
 
 
+def test_a_cluster_that_has_ended_has_neither_a_driver_nor_an_address(start_run: StartRun, invoke: Invoke) -> None:
+    run = start_run("train", ray={"address": "n0:6379", "dashboard": None, "tuning": {}})
+    write_json(run.job, {"command": idle_command("python3", run)})
+    run.ends(0, "the driver exited with 0")
+    shown = invoke("status").out
+    assert "  ended: the cluster was shut down\n" in shown
+    assert "driver exited" not in shown and "Ray at" not in shown
+
+
 def test_a_running_run_is_shown_with_its_nodes_and_its_directory(start_run: StartRun, invoke: Invoke) -> None:
     run = start_run("train", hosts=("n1", "n2", "n3"))
     done = invoke("status")
@@ -63,7 +72,7 @@ def test_a_failure_is_shown_with_its_log_lines_and_without_control_characters(
     lines = invoke("status").out.splitlines()
     assert "  ended: node n1 failed" in lines and "  error: n1 in phase ray: no GPU" in lines
     assert lines[lines.index("    | first") + 1].startswith("    | bad ") and "\x1b" not in "".join(lines)
-    assert "  since job start: driver_start 3.5 s" in lines
+    assert "  since job start: driver start 3.5 s" in lines
 
 
 @pytest.mark.parametrize(
@@ -77,14 +86,14 @@ def test_a_failure_is_shown_with_its_log_lines_and_without_control_characters(
         ({"cycles": [{"cycle": 0, "reason": "n1 was lost"}, {"cycle": 1, "reason": None}]}, "  cycle 0 ended: n1 was "),
         ({"guests": [{"id": "g1", "state": "ended", "exit_code": 3}]}, "  guest g1 ended, exit code 3"),
         ({"driver": {"state": "ended", "exit_code": 7}}, "  driver ended, exit code 7"),
-        ({"ray": {"address": "n0:6379", "dashboard": None, "tuning": {}}}, "  ray at n0:6379"),
+        ({"ray": {"address": "n0:6379", "dashboard": None, "tuning": {}}}, "  Ray at n0:6379"),
         (
             {"ray": {"address": "a:1", "dashboard": {"host": "n0", "port": 8265}, "tuning": {"RAY_x": "1"}}},
-            "  ray at a:1, dashboard on n0:8265\n  not started",
+            "  Ray at a:1, dashboard on n0:8265\n  not started",
         ),
         (
             {"ray": {"address": "a:1", "dashboard": None, "gcs_restarts": 2, "tuning": {}}},
-            "  ray at a:1, control service restarted 2 times",
+            "  Ray at a:1, control service restarted 2 times",
         ),
         (
             {"requests": [REQUEST, {**REQUEST, "at_once": False, "process_rank": None}]},

@@ -57,7 +57,7 @@ def test_a_cluster_of_up_ends_as_with_down(start_run: StartRun, invoke: Invoke) 
         run.publishes("succeeded", end_reason="the driver exited with 0").ends(0, "the driver exited with 0")
 
     with acting("the request", lambda: os.path.exists(run.attempt(0).down_request), end):
-        assert invoke("stop").out == "cluster: succeeded: the driver exited with 0\n"
+        assert invoke("stop").out == "cluster: succeeded: the cluster was shut down\n"
     assert not os.path.exists(run.attempt(0).stop_request)
 
 

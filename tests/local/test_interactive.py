@@ -47,7 +47,7 @@ def test_a_cluster_is_brought_up_used_and_taken_down_with_success(muster: Muster
     guest = muster.start("run", "--in", run, "--", "bash", "-c", trap)
     wait_for("the guest", lambda: "ready\n" in guest_output(muster))
     down = muster("down")
-    assert (down.returncode, down.stdout) == (0, f"{run}: succeeded: the driver exited with 0\n")
+    assert (down.returncode, down.stdout) == (0, f"{run}: succeeded: the cluster was shut down\n")
     assert (guest.communicate(timeout=180)[0], guest.returncode) == ("ready\nsaving\n", 4)
     assert muster.status()["exit_code"] == 0
     assert muster("down").stdout == "no cluster is up\n"

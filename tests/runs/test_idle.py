@@ -11,7 +11,7 @@ from tests.runs.conftest import FakeRun
 from muster.rundir import RunPaths, read_record, write_json
 from muster.runs import idle
 from muster.runs.follow import RunResult, read_result
-from muster.runs.idle import bring_down, idle_command, is_idle_cluster
+from muster.runs.idle import bring_down, idle_command, is_idle_cluster, shown_end
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,17 @@ def test_an_idle_cluster_is_known_by_its_driver(run: FakeRun, command: Any, expe
 def test_the_driver_of_an_idle_cluster_is_recognized(run: FakeRun) -> None:
     write_json(run.job, {"command": idle_command("python3", run)})
     assert is_idle_cluster(run)
+
+
+@pytest.mark.parametrize(
+    ("command", "state", "expected"),
+    [(None, "succeeded", "x"), ("idle", "succeeded", "the cluster was shut down"), ("idle", "stopped", "x")],
+)
+def test_the_end_of_an_idle_cluster_is_not_that_of_a_driver(
+    run: FakeRun, command: str | None, state: str, expected: str
+) -> None:
+    write_json(run.job, {"command": idle_command("python3", run) if command else ["train"]})
+    assert shown_end(run, state, "x") == expected
 
 
 @pytest.fixture

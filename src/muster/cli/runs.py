@@ -14,6 +14,7 @@ from muster.cli.output import print_cancelled_job, print_table
 from muster.cli.run_argument import run_errors, runs_dir_option
 from muster.rundir import RunPaths, read_record
 from muster.rundir.redaction import redact_words
+from muster.runs.idle import is_idle_cluster
 from muster.runs.index import all_runs, private_runs
 from muster.runs.release import release_all
 from muster.runs.status import read_status
@@ -65,5 +66,5 @@ def _row(run: RunPaths) -> list[str]:
         status["job_id"] or "-",
         "-" if code is None else str(code),
         time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(os.stat(run.job).st_mtime)),
-        " ".join(redact_words(job.get("command", [])))[:COMMAND_WIDTH],
+        "(muster up)" if is_idle_cluster(run) else " ".join(redact_words(job.get("command", [])))[:COMMAND_WIDTH],
     ]

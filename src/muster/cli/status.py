@@ -12,7 +12,8 @@ import click
 from muster.cli.json_output import json_option
 from muster.cli.output import print_cancelled_job
 from muster.cli.run_argument import resolve_run, run_argument, runs_dir_option
-from muster.runs.idle import is_idle_cluster
+from muster.rundir import RunPaths
+from muster.runs.idle import is_idle_cluster, shown_end
 from muster.runs.monitor import RunMonitor, finalize_dead, record_silent_end
 from muster.runs.next_attempt import next_attempt_message
 from muster.runs.queue_wait import pending_message
@@ -23,6 +24,15 @@ from muster.views.report import ensure_report
 from muster.views.sanitize import printable
 
 WATCH_POLL_S = 0.5
+# The times of the status as people read them; JSON has the keys.
+TIMING_TITLES = {
+    "lead_ready": "leader ready",
+    "ray_head_ready": "Ray's head ready",
+    "ray_ready": "Ray ready",
+    "driver_start": "driver start",
+    "driver_end": "driver end",
+    "ended": "end",
+}
 
 
 @click.command()
@@ -39,7 +49,7 @@ def status(run: str | None, as_json: bool, watch: bool, runs_dir: Path | None) -
         current = read_status(paths)
         if current["state"] == "pending":
             current["waiting"] = pending_message(paths)
-        text = json.dumps(current) if as_json else "\n".join(_status_lines(current, is_idle_cluster(paths)))
+        text = json.dumps(current) if as_json else "\n".join(_status_lines(current, paths))
         if text != shown:
             click.echo(text)
         shown = text
@@ -56,8 +66,9 @@ def status(run: str | None, as_json: bool, watch: bool, runs_dir: Path | None) -
             record_silent_end(paths, reason)
 
 
-def _status_lines(status: dict[str, Any], idle: bool = False) -> list[str]:
-    """`idle`: of a cluster of `muster up`, whose driver only waits."""
+def _status_lines(status: dict[str, Any], run: RunPaths) -> list[str]:
+    """Return the status as text; a cluster of `muster up` is shown without the driver that only waits."""
+    idle, live = is_idle_cluster(run), status["state"] not in ENDED_STATES
     job = f", Slurm job {status['job_id']}" if status["job_id"] else ""
     lines = [f"{status['run']}: {status['state']} ({status['backend']}{job})"]
     lines += [f"  {status['waiting']}"] if status.get("waiting") else []
@@ -79,13 +90,13 @@ def _status_lines(status: dict[str, Any], idle: bool = False) -> list[str]:
         lines.append("  cluster is up; it has no driver")
     elif not idle:
         lines.append(f"  driver {driver['state']}{_exit_code(driver)}")
-    lines += _ray_lines(status.get("ray"))
+    lines += _ray_lines(status.get("ray"), live)
     lines += [_service_line(name, service) for name, service in sorted((status.get("services") or {}).items())]
     lines += [_request_line(request) for request in status.get("requests") or []]  # an older build has none
     lines += [f"  guest {guest['id']} {guest['state']}{_exit_code(guest)}" for guest in status["guests"]]
     lines.append(f"  {_timing_line(status['timings'])}")
     if status["end_reason"]:
-        lines.append(f"  ended: {status['end_reason']}")
+        lines.append(f"  ended: {shown_end(run, status['state'], status['end_reason'])}")
     if next_attempt := next_attempt_message(sequel := status["sequel"] or {}):
         reason = f" ({sequel['end_reason']})" if sequel.get("end_reason") else ""
         lines.append(f"  attempt {status['attempt']} ended{reason}: {next_attempt}")
@@ -116,17 +127,21 @@ def _service_line(name: str, service: dict[str, Any]) -> str:
     return f"  service {name}: {service['ready']} of {service['wanted']} ready{f' at {urls[0]}' if urls else ''}{more}"
 
 
-def _ray_lines(ray: dict[str, Any] | None) -> list[str]:
-    if ray is None:
+def _ray_lines(ray: dict[str, Any] | None, live: bool) -> list[str]:
+    if ray is None or not live:
         return []
     dashboard = ray["dashboard"]
     where = f", dashboard on {dashboard['host']}:{dashboard['port']}" if dashboard else ""
     restarts = ray.get("gcs_restarts", 0)  # a run of an older build has none
     times = f", control service restarted {restarts} time{'s' if restarts > 1 else ''}" if restarts else ""
-    return [f"  ray at {ray['address']}{where}{times}"]
+    return [f"  Ray at {ray['address']}{where}{times}"]
 
 
 def _timing_line(timings: dict[str, float | None]) -> str:
     start = timings["job_start"]
-    known = [f"{name} {when - start:.1f} s" for name, when in timings.items() if start and when and name != "job_start"]
+    known = [
+        f"{TIMING_TITLES.get(name, name)} {when - start:.1f} s"
+        for name, when in timings.items()
+        if start and when and name != "job_start"
+    ]
     return "since job start: " + ", ".join(known) if known else "not started"

@@ -12,7 +12,7 @@ from muster.cli.json_output import json_option, print_json
 from muster.cli.run_argument import run_argument, run_errors, runs_dir_option
 from muster.rundir import RunPaths
 from muster.runs.follow import RunResult
-from muster.runs.idle import bring_down, is_idle_cluster
+from muster.runs.idle import bring_down, is_idle_cluster, shown_end
 from muster.runs.lookup import NoLiveRun, live_run
 from muster.runs.stop import stop_reason, stop_run
 from muster.views.report import ensure_report
@@ -55,4 +55,5 @@ def print_end(ended: RunResult, as_json: bool) -> None:
     if as_json:
         print_json(asdict(ended))
     else:
-        click.echo(f"{ended.run}: {ended.state}: {ended.end_reason}")
+        reason = shown_end(RunPaths(ended.run_dir), ended.state, ended.end_reason)
+        click.echo(f"{ended.run}: {ended.state}: {reason}")

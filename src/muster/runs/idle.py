@@ -23,6 +23,11 @@ def is_idle_cluster(run: RunPaths) -> bool:
     return len(command) == 4 and os.path.basename(command[1]) == os.path.basename(run.agent) and command[2] == _ENTRY
 
 
+def shown_end(run: RunPaths, state: str, reason: str) -> str:
+    """Return the reason of the end for people: a user of an idle cluster has not started a driver."""
+    return "the cluster was shut down" if state == "succeeded" and is_idle_cluster(run) else reason
+
+
 def bring_down(run: RunPaths, reason: str) -> RunResult:
     """End an idle cluster and wait. One that is up ends with success; one that is still starting is stopped."""
     try:
