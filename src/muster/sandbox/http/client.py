@@ -88,18 +88,21 @@ def _split_lines(rest: bytearray, data: bytes) -> Iterator[bytes]:
 class IdleConnections:
     """Open, unused connections by endpoint: at most `limit`, of which the oldest are closed first."""
 
-    def __init__(self, limit: int | None = None) -> None:
+    def __init__(self, limit: int | None = None, idle_s: float | None = None) -> None:
+        """`idle_s`: seconds for which an unused connection is kept; less than the server keeps it. Default: IDLE_S."""
+        self._idle_s = idle_s
         self._idle: dict[str, list[tuple[Streams, float]]] = {}  # with the time since which each is idle; none empty
         self._limit, self._count = limit, 0
 
     def acquire(self, endpoint: str) -> Streams | None:
         """Return a connection that is still open: a closed one must be noticed before a request is sent."""
+        idle_s = IDLE_S if self._idle_s is None else self._idle_s
         while idle := self._idle.get(endpoint):
             (reader, writer), since = idle.pop()
             self._count -= 1
             if not idle:
                 del self._idle[endpoint]
-            if time.monotonic() - since < IDLE_S and not reader.at_eof() and not writer.is_closing():
+            if time.monotonic() - since < idle_s and not reader.at_eof() and not writer.is_closing():
                 return reader, writer
             writer.close()
         return None

@@ -269,6 +269,9 @@ class Connection(asyncio.Protocol):
             self._responds = True
             if not has_body and hasattr(response.content, "__aiter__"):
                 self._transport.write(codec.stream_head_bytes(response, self._closing))
+                async for _ in response.content:  # only an iterator that has begun releases what it holds
+                    break
+                await response.content.aclose()
             elif hasattr(response.content, "__aiter__"):
                 await self._write_lines(response)
             else:
