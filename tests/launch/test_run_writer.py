@@ -30,7 +30,7 @@ def small_archives(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
     """Return the arguments with which archives are built; they are built elsewhere."""
     built: list[tuple[str, bool]] = []
 
-    def build(python: str, sandbox: bool) -> bytes:
+    def build(python: str, sandbox: bool, endpoint: bool = False) -> bytes:
         built.append((python, sandbox))
         return b"archive"
 

@@ -31,7 +31,7 @@ DEADLINE_S = 120.0
 @pytest.fixture(autouse=True)
 def private_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(run_writer, "_archive", lambda python, sandbox: b"archive")
+    monkeypatch.setattr(run_writer, "_archive", lambda python, sandbox, endpoint: b"archive")
     monkeypatch.setattr(run_writer, "_library", lambda python, sandbox: b"archive")
     for name in list(os.environ):
         if name.startswith(("SLURM_", "SBATCH_", "MUSTER_")):

@@ -2,8 +2,8 @@
 
 The agent is a child of the process that was started, which becomes its guardian (see guardian.py).
 
-The archive has further entry points: `agent.pyz attach ...`, `agent.pyz idle ...`, `agent.pyz sandbox -`, and
-`agent.pyz orphan ...`, which an agent becomes after a crash.
+The archive has further entry points: `agent.pyz attach ...`, `agent.pyz idle ...`, `agent.pyz sandbox -`,
+`agent.pyz endpoint -`, and `agent.pyz orphan ...`, which an agent becomes after a crash.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OTHER_ENTRIES = {  # imported when used: most agents need none of them
     "idle": "muster.agent.session.idle",
     ORPHAN: "muster.agent.leaderless",
 }
-SANDBOX = "sandbox"
+SERVER_ENTRIES = {"sandbox": "muster.sandbox.__main__", "endpoint": "muster.endpoint.__main__"}
 
 
 def main(argv: list[str]) -> int:
@@ -47,10 +47,10 @@ def main(argv: list[str]) -> int:
     if argv[0] in OTHER_ENTRIES:
         code: int = importlib.import_module(OTHER_ENTRIES[argv[0]]).main(argv[1:])
         return code
-    if argv[0] == SANDBOX:
+    if argv[0] in SERVER_ENTRIES:
         sys.argv = argv
-        sandbox_code: int = importlib.import_module("muster.sandbox.__main__").main()
-        return sandbox_code
+        server_code: int = importlib.import_module(SERVER_ENTRIES[argv[0]]).main()
+        return server_code
     identity = Identity.from_environment(argv[0], os.environ)
     log_to_stderr(identity.host, AGENT_LIBRARIES)
     logging.raiseExceptions = False  # a message that cannot be written (a full disk) is dropped

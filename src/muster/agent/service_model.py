@@ -12,7 +12,7 @@ from muster.lifecycle.services import ServicePlan
 from muster.rundir import RunPaths
 from muster.rundir.node_groups import NodeGroup, ranks_of
 
-SANDBOX = "sandbox"
+SANDBOX, ENDPOINT = "sandbox", "endpoint"  # kinds of services that are part of the run's archive
 AUTO = "auto"
 NEVER, ON_FAILURE, ALWAYS = "never", "on-failure", "always"
 
@@ -34,6 +34,13 @@ class ServiceDefinition:
     restart: str = ON_FAILURE
     max_restarts: int = 3
     settings: Mapping[str, Any] = field(default_factory=dict)  # of a sandbox
+    endpoint: Mapping[str, Any] | None = None  # options of an endpoint
+    of: str | None = None  # of an endpoint: the service whose instances are its replicas; None: programs name them
+
+    @property
+    def has_members(self) -> bool:
+        """Whether it runs on every node and forwards requests to members that the leader sends."""
+        return self.kind in (SANDBOX, ENDPOINT)
 
     @classmethod
     def from_record(cls, name: str, record: Mapping[str, Any]) -> ServiceDefinition:
@@ -65,6 +72,8 @@ def service_plans(records: Mapping[str, Any] | None, groups: Sequence[NodeGroup]
             record["gate"],
             record["deadline"],
             ranks_of(record["group"], groups) if record.get("group") else None,
+            is_endpoint=record["kind"] == ENDPOINT,
+            of=record.get("of"),
         )
         for name, record in (records or {}).items()
     )

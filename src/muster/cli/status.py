@@ -19,6 +19,7 @@ from muster.runs.next_attempt import next_attempt_message
 from muster.runs.queue_wait import pending_message
 from muster.runs.status import ENDED_STATES, read_status
 from muster.runs.stop import is_live
+from muster.views.endpoints import endpoint_line, endpoint_load
 from muster.views.hosts import folded
 from muster.views.report import ensure_report
 from muster.views.sanitize import printable
@@ -124,6 +125,9 @@ def _service_line(name: str, service: dict[str, Any]) -> str:
     """Return how many instances are ready, and where; of many, only the first endpoint."""
     urls = [one["url"] for one in service["instances"] if one["state"] == "ready" and one["url"]]
     more = f" and {len(urls) - 1} more" if len(urls) > 1 else ""
+    if service.get("kind") == "endpoint":
+        served = f"{service['ready']} of {service['wanted']} nodes serve it"
+        return f"  endpoint {name}: {served}; {endpoint_line(endpoint_load(service['load']))}"
     return f"  service {name}: {service['ready']} of {service['wanted']} ready{f' at {urls[0]}' if urls else ''}{more}"
 
 

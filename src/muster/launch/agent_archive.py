@@ -36,6 +36,7 @@ AGENT_PACKAGES = (
     "sections",
 )
 SANDBOX_PACKAGES = ("sandbox", "prometheus")  # half as large again: only for runs with a sandbox service
+ENDPOINT_PACKAGES = ("endpoint", "sandbox", "prometheus")  # the proxy uses the sandbox's HTTP
 _PACKAGE = Path(__file__).parent.parent  # muster
 
 BOOTSTRAP = """\
@@ -82,10 +83,10 @@ sys.stdout.buffer.write(marshal.dumps((MAGIC_NUMBER, codes), 2))
 """
 
 
-def agent_sources(sandbox: bool = False) -> dict[str, tuple[bool, str]]:
+def agent_sources(sandbox: bool = False, endpoint: bool = False) -> dict[str, tuple[bool, str]]:
     """Return module name -> (is a package, source) of all modules of the agent; `muster` itself is empty."""
-    packages = (*AGENT_PACKAGES, *SANDBOX_PACKAGES) if sandbox else AGENT_PACKAGES
-    return {"muster": (True, ""), **package_sources(packages)}
+    more = [*(SANDBOX_PACKAGES if sandbox else ()), *(ENDPOINT_PACKAGES if endpoint else ())]
+    return {"muster": (True, ""), **package_sources([*AGENT_PACKAGES, *more])}
 
 
 def package_sources(packages: Sequence[str]) -> dict[str, tuple[bool, str]]:
@@ -100,9 +101,9 @@ def package_sources(packages: Sequence[str]) -> dict[str, tuple[bool, str]]:
     return modules
 
 
-def build_archive(python: str, sandbox: bool = False) -> bytes:
+def build_archive(python: str, sandbox: bool = False, endpoint: bool = False) -> bytes:
     """Return the contents of agent.pyz, with bytecode for `python` if that interpreter runs on this host."""
-    sources = agent_sources(sandbox)
+    sources = agent_sources(sandbox, endpoint)
     files = {name: file_name(name, package) for name, (package, _) in sources.items()}
     magic, codes = compile_sources({files[name]: source for name, (_, source) in sources.items()}, python)
     blob = {name: (package, source, magic, codes[files[name]]) for name, (package, source) in sources.items()}

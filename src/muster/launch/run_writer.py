@@ -16,15 +16,17 @@ from muster.launch.plan import Prepared
 from muster.launch.target import Target
 from muster.rundir import RunPaths, private_opener, write_atomic
 from muster.rundir.private_files import PRIVATE_DIRECTORY_MODE
-from muster.rundir.tokens import derive_ray_token
+from muster.rundir.tokens import derive_endpoint_token, derive_ray_token
 from muster.slurm import client
 from muster.spec import JobSpec
 from muster.spec.fields.groups import resolved
+from muster.spec.fields.services import Service, with_endpoints
 
 PRIVATE_SCRIPT_MODE = 0o700
 
 # The fields of a service in job.json, which its owner may share: none that may hold a secret.
 _PUBLIC_SERVICE_FIELDS = {"kind", "scope", "group", "ports", "gate", "deadline", "restart", "max_restarts"}
+ENDPOINT_TOKEN_VARIABLE = "MUSTER_ENDPOINT_TOKEN"
 
 _archive = functools.lru_cache(maxsize=1)(build_archive)  # all runs of an array have the same archives
 _library = functools.lru_cache(maxsize=1)(build_library)
@@ -43,20 +45,27 @@ def write_run(prepared: Prepared) -> None:
         token = secrets.token_hex(32)
         write_atomic(run.token, token)
         write_atomic(run.ray_token, derive_ray_token(token.encode()).decode())
-        write_atomic(run.env, json.dumps(spec.env))
+        write_atomic(run.env, json.dumps({**spec.env, **_endpoint_token(spec, token)}))
         if spec.services:
             write_atomic(run.services, json.dumps(_services_record(spec)) + "\n")
         write_atomic(run.job, json.dumps(job_record(prepared)) + "\n")
         write_atomic(run.script, prepared.script, mode=PRIVATE_SCRIPT_MODE)
         python = sys.executable if prepared.container else prepared.python
-        sandbox = any(service.kind == "sandbox" for service in spec.services.values())
-        _write_bytes(run.agent, _archive(python, sandbox))
-        _write_bytes(run.library, _library(python, sandbox))
+        kinds = {service.kind for service, _ in with_endpoints(spec.services).values()}
+        _write_bytes(run.agent, _archive(python, "sandbox" in kinds, "endpoint" in kinds))
+        _write_bytes(run.library, _library(python, "sandbox" in kinds))
     except BaseException as error:
         shutil.rmtree(run.root, ignore_errors=True)
         if isinstance(error, OSError):
             raise _unwritable(run, error) from error
         raise
+
+
+def _endpoint_token(spec: JobSpec, token: str) -> dict[str, str]:
+    """Return the variable of the token of endpoints, for all processes of a job that has one."""
+    if all(service.kind != "endpoint" for service, _ in with_endpoints(spec.services).values()):
+        return {}
+    return {ENDPOINT_TOKEN_VARIABLE: derive_endpoint_token(token.encode())}
 
 
 def _write_bytes(path: str, content: bytes) -> None:
@@ -96,12 +105,27 @@ def job_record(prepared: Prepared) -> dict[str, object]:
         **_signal_times(spec, target),
         "groups": [group.model_dump(mode="json") for group in resolved(with_cpus)],
         "services": {
-            name: {**service.model_dump(mode="json", include=_PUBLIC_SERVICE_FIELDS), "env": sorted(service.env)}
-            for name, service in spec.services.items()
+            name: {
+                **service.model_dump(mode="json", include=_PUBLIC_SERVICE_FIELDS),
+                "env": sorted(service.env),
+                **_replicas_of(service, of),
+            }
+            for name, (service, of) in with_endpoints(spec.services).items()
         },
     }
 
 
 def _services_record(spec: JobSpec) -> dict[str, object]:
     """Return the services with all fields; only the user may read the file."""
-    return {name: service.model_dump(mode="json") for name, service in spec.services.items()}
+    return {
+        name: {
+            # Nodes need the options of an endpoint, not where the job file has them.
+            **service.model_dump(mode="json", exclude=None if service.kind == "endpoint" else {"endpoint"}),
+            **_replicas_of(service, of),
+        }
+        for name, (service, of) in with_endpoints(spec.services).items()
+    }
+
+
+def _replicas_of(service: Service, of: str | None) -> dict[str, str | None]:
+    return {"of": of} if service.kind == "endpoint" else {}

@@ -52,6 +52,8 @@ class ServicePlan:
     gate: bool = True  # the driver waits for it
     deadline: float = 300.0  # seconds from the start of an instance until it must be ready
     ranks: range | None = None  # those of the group of nodes to which the scope applies; None: all
+    is_endpoint: bool = False  # it is the endpoint of replicas
+    of: str | None = None  # of an endpoint: the service whose instances are the replicas
 
     def instance_count(self, nodes: int) -> int:
         """Return the number of instances on this many active nodes."""

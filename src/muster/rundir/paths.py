@@ -227,6 +227,10 @@ class AttemptPaths:
         """The endpoints of a service, one in a line, if they are too many for a variable."""
         return self._at("services", f"{name}.urls")
 
+    def endpoint_replicas(self, name: str) -> str:
+        """The replicas of an endpoint that a program of the run publishes."""
+        return self._at("services", f"{name}.replicas")
+
     def service_log(self, name: str, host: str, cycle: int) -> str:
         """Output of a service on a host; `host` comes from `host_file_name`. Later cycles have separate directories."""
         return self._at("logs", *([f"cycle-{cycle}"] if cycle else []), "services", name, f"{host}.log")

@@ -40,6 +40,7 @@ def job_schema() -> dict[str, Any]:
     definitions: dict[type[BaseModel], dict[str, str]] = {Group: _OF_GROUPS, Service: ALLOWED, Ready: {}}
     for model, allowed in definitions.items():
         _describe_model(schema["$defs"][model.__name__], model, allowed)
+    schema["$defs"][Service.__name__]["properties"]["endpoint"]["anyOf"].append({"type": "boolean"})
     parts: dict[type[BaseModel], dict[str, Any]] = {JobSpec: schema}
     parts |= {model: schema["$defs"][model.__name__] for model in definitions}
     for model, part in parts.items():

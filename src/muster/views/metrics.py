@@ -29,6 +29,13 @@ FAMILIES = {
     "muster_run_services_ready": "Ready instances of a service.",
     "muster_run_services_wanted": "Requested instances of a service.",
     "muster_run_service_restarts": "Restarts of a service's instances, in this cycle.",
+    "muster_run_endpoint_requests": "Requests to an endpoint, at all nodes.",
+    "muster_run_endpoint_failed": "Requests to an endpoint that were lost with their replica or found none.",
+    "muster_run_endpoint_outstanding": "Requests of an endpoint that replicas process.",
+    "muster_run_endpoint_waiting": "Requests of an endpoint that wait for a replica.",
+    "muster_run_endpoint_replica_requests": "Requests that a replica of an endpoint got.",
+    "muster_run_endpoint_replica_outstanding": "Requests that a replica of an endpoint processes.",
+    "muster_run_endpoint_replica_ready": "Nodes whose proxy sends requests to a replica of an endpoint.",
     "muster_run_sandbox_executions": "Programs and cells executed by a node's sandbox.",
     "muster_run_sandbox_rate": "Executions of a node's sandbox per second.",
     "muster_run_sandbox_busy": "Busy slots of a node's sandbox.",
@@ -81,6 +88,14 @@ def _service_samples(service: ServiceView) -> Iterable[tuple[str, dict[str, str]
     yield "muster_run_services_ready", name, service.ready
     yield "muster_run_services_wanted", name, service.wanted
     yield "muster_run_service_restarts", name, service.restarts
+    if service.endpoint is not None:
+        for field in ("requests", "failed", "outstanding", "waiting"):
+            yield f"muster_run_endpoint_{field}", name, getattr(service.endpoint, field)
+        for replica in service.endpoint.replicas:
+            which = {**name, "replica": printable(replica.address)}
+            yield "muster_run_endpoint_replica_requests", which, replica.requests
+            yield "muster_run_endpoint_replica_outstanding", which, replica.outstanding
+            yield "muster_run_endpoint_replica_ready", which, replica.ready
     for host, load in service.loads:
         where = {**name, "host": printable(host)}
         yield "muster_run_sandbox_executions", where, load.executed

@@ -18,6 +18,7 @@ from muster.views.json_values import as_dict, as_dicts, as_int, as_text
 from muster.views.phases import PHASE_STYLES, Phase
 from muster.views.record import RunRecord
 from muster.views.sanitize import log_line, plain
+from muster.views.service_lines import endpoint_lines
 from muster.views.services import ServiceView, services, total
 from muster.views.timeline import AttemptTimeline, NodeTimeline, Timeline, build_timeline
 
@@ -147,6 +148,7 @@ def _service(run: RunRecord, service: ServiceView) -> dict[str, Any]:
         "gate": service.gate,
         "restarts": service.restarts,
         "load": vars(total(load for _, load in service.loads)) if service.loads else None,
+        "endpoint": [*endpoint_lines(service)],
         "instances": [
             {
                 **vars(one),

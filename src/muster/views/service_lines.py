@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
+from muster.views.endpoints import MAX_REPLICAS_NAMED, endpoint_line, replica_line
 from muster.views.hosts import folded
 from muster.views.sanitize import printable
 from muster.views.services import Load, ServiceView, total
@@ -67,8 +68,17 @@ def live_lines(services: list[ServiceView], width: int, ascii_only: bool) -> Ite
         if service.loads:
             yield Text(printable(f"  {load_line(service)}"), no_wrap=True)
             yield from bars([load for _, load in service.loads], width, ascii_only)
+        if service.endpoint is not None:
+            yield Text(printable(f"  {endpoint_line(service.endpoint)}"), no_wrap=True)
     if len(services) > MAX_LISTED:
         yield Text(f"and {len(services) - MAX_LISTED} more services")
+
+
+def endpoint_lines(service: ServiceView) -> Iterator[str]:
+    """Yield the totals of an endpoint, and a line per replica."""
+    if service.endpoint is not None:
+        yield endpoint_line(service.endpoint)
+        yield from map(replica_line, service.endpoint.replicas[:MAX_REPLICAS_NAMED])
 
 
 def bars(loads: list[Load], width: int, ascii_only: bool) -> Iterator[Text]:

@@ -1,4 +1,4 @@
-"""The services of a run: ready instances, the state of each, and the load of sandboxes. Pure."""
+"""The services of a run: ready instances, the state of each, and the load of sandboxes and endpoints. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from muster.views.endpoints import EndpointLoad, endpoint_load
 from muster.views.json_values import as_count, as_dict, as_dicts, as_int, as_text
 from muster.views.record import AttemptRecord, RunRecord
 
@@ -51,6 +52,7 @@ class ServiceView:
     wanted: int
     gate: bool
     instances: tuple[InstanceView, ...]
+    endpoint: EndpointLoad | None = None  # of an endpoint, once a proxy has reported its load
 
     @property
     def ready(self) -> int:
@@ -89,10 +91,14 @@ def _service(name: str, asked: dict[str, Any], entry: dict[str, Any], events: di
         for node_index, fields in events.items()
         if fields.get("state") != "ready"
     }
+    endpoint = None
+    if entry.get("kind") == "endpoint":
+        load = as_dict(entry.get("load"))
+        endpoint = endpoint_load(load) if load else None
     instances = tuple(_instance(one, reasons.get(as_int(one.get("rank")) or 0, "")) for one in listed)
     gate = entry.get("gate", asked.get("gate", True))
     wanted = as_int(entry.get("wanted"))
-    return ServiceView(name, len(instances) if wanted is None else wanted, bool(gate), instances)
+    return ServiceView(name, len(instances) if wanted is None else wanted, bool(gate), instances, endpoint)
 
 
 def _last_events(attempt: AttemptRecord) -> dict[str, dict[int, dict[str, Any]]]:

@@ -12,7 +12,7 @@ from muster.views.json_values import as_text
 from muster.views.phases import PHASE_STYLES
 from muster.views.record import RunRecord
 from muster.views.sanitize import log_line, printable
-from muster.views.service_lines import instance_lines, load_line, ready_line
+from muster.views.service_lines import endpoint_lines, instance_lines, load_line, ready_line
 from muster.views.services import services
 from muster.views.timeline import AttemptTimeline, Cycle, Timeline, build_timeline
 
@@ -28,6 +28,7 @@ def summary(run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda at
     for service in services(run):
         lines += [f"service {ready_line(service)}", *(f"    {line}" for line in instance_lines(service))]
         lines += [f"    {load_line(service)}"] if service.loads else []
+        lines += [f"    {line}" for line in endpoint_lines(service)]
     lines += _node_seconds(timeline)
     if torn := sum(attempt.torn for attempt in run.attempts):
         lines.append(f"{torn} line{'s' * (torn > 1)} of the events could not be read: was the disk full for a while?")

@@ -305,3 +305,76 @@ async def test_reports_of_another_cycle_or_service_are_ignored(tmp_path: Path, n
     led = Led(tmp_path, ServicePlan("web"))
     led.report(0, "failed", name, cycle=0 if name == "other" else 1)
     assert led.protocol.outcome is None
+
+
+# -- endpoints --------------------------------------------------------------------------------------------------------
+
+
+def pool(*plans: ServicePlan) -> tuple[ServicePlan, ...]:
+    return (*plans, ServicePlan("web-endpoint", is_endpoint=True, of="web"))
+
+
+async def proxies_ready(led: Led, name: str = "web-endpoint") -> None:
+    for node_index in range(3):
+        led.report(node_index, "ready", name, url="http://127.0.0.1:6000")
+    await led.services.publish()
+
+
+async def test_an_endpoint_of_every_node_gets_the_instances_of_its_service(tmp_path: Path) -> None:
+    led = Led(tmp_path, *pool(ServicePlan("web", 2)))
+    await proxies_ready(led)
+    led.report(1, "ready")
+    await led.services.publish()
+    assert led.members.of(ServiceMembers) == []  # the driver is not started before all are ready
+    led.report(2, "ready")
+    await led.services.publish()
+    sent = led.members.of(ServiceMembers)
+    assert [(node_index, message.service) for node_index, message in sent] == [(n, "web-endpoint") for n in range(3)]
+    assert sent[0][1].added == ("http://n1:80", "http://n2:80")
+    assert led.services.environment(0)["MUSTER_ENDPOINT_WEB"] == "http://127.0.0.1:6000"
+    record = led.record("web-endpoint")
+    assert (record["kind"], record["of"], record["local"]) == ("endpoint", "web", True)
+    assert "kind" not in led.record("web")
+    variables = published_variables(led.identity.attempt, 0, 0)
+    assert variables["MUSTER_ENDPOINT_WEB"] == "http://127.0.0.1:6000"
+    assert "MUSTER_SERVICE_WEB_ENDPOINT" not in variables
+
+
+async def test_a_proxy_that_starts_later_gets_the_members_though_they_did_not_change(tmp_path: Path) -> None:
+    services_of_run = pool(ServicePlan("web", "head"))
+    led = Led(tmp_path, *services_of_run, spares=1, on_node_loss="replace", max_restarts=1)
+    led.report(0, "ready")
+    for node_index in range(2):
+        led.report(node_index, "ready", "web-endpoint", url="http://127.0.0.1:6000")
+    await led.services.publish()
+    (version,) = {message.version for _, message in led.members.of(ServiceMembers)}
+    for node_index in range(2):
+        led.services.on_message(node_index, ServiceServes("web-endpoint", version, cycle=0))
+    led.members.sent.clear()
+    led.services._member_nodes["web-endpoint"].discard(1)  # as when the instance is started again
+    led.report(1, "restarting", "web-endpoint")
+    await led.services.publish()
+    assert [(node_index, message.version) for node_index, message in led.members.of(ServiceMembers)] == [(1, version)]
+    await asyncio.wait_for(led.services.wait_until_served(), 120)  # the other proxy has confirmed this version
+
+
+async def test_replicas_that_a_program_publishes_are_sent_and_confirmed(tmp_path: Path) -> None:
+    led = Led(tmp_path, ServicePlan("chat", is_endpoint=True))
+    await proxies_ready(led, "chat")
+    path = Path(led.identity.attempt.endpoint_replicas("chat"))
+    path.write_text(json.dumps({"version": 41, "cycle": 0, "urls": ["http://10.0.0.1:7000"]}))
+    await wait_until(lambda: led.members.of(ServiceMembers))
+    sent = led.members.of(ServiceMembers)
+    assert [(node_index, message.added) for node_index, message in sent] == [
+        (node_index, ("http://10.0.0.1:7000",)) for node_index in range(3)
+    ]
+    for node_index in range(3):
+        await led.services.publish()
+        assert led.record("chat")["replicas_version"] is None
+        led.services.on_message(node_index, ServiceServes("chat", sent[0][1].version, cycle=0))
+    await led.services.publish()
+    assert led.record("chat")["replicas_version"] == 41
+    path.with_suffix(".new").write_text(json.dumps({"version": 42, "cycle": 0, "urls": ["http://10.0.0.1:7000"]}))
+    path.with_suffix(".new").rename(path)
+    await wait_until(lambda: led.record("chat")["replicas_version"] == 42)  # the same replicas: nothing to wait for
+    led.parts.inbox.cancel_tasks()

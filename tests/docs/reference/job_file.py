@@ -13,14 +13,15 @@ from tests.docs.reference.markdown import code, heading, table
 
 from muster.sandbox import settings
 from muster.sandbox.settings import SandboxSettings
+from muster.spec.fields.endpoints import EndpointOptions
 from muster.spec.fields.groups import Group
 from muster.spec.fields.services import DECIDED_BY_AGENTS, Ready, Service
 from muster.spec.flags import long_flag
 from muster.spec.model import FLAGS, JobSpec
 
 SERVICE_FIELDS = {
-    "command": "The program and its arguments, with placeholders for ports; required unless `kind` is `sandbox`.",
-    "kind": "`command`, or `sandbox` for Muster's sandbox.",
+    "command": "The program and its arguments, with placeholders for ports; required unless `kind` is another one.",
+    "kind": "`command`, `sandbox` for Muster's sandbox, or `endpoint` for replicas that programs publish.",
     "scope": "The nodes: `all`, `head`, `any` (one node) or a number of nodes.",
     "group": "The group of nodes to which `scope` applies. Default: all nodes of the job.",
     "env": "Variables of the service.",
@@ -34,6 +35,14 @@ SERVICE_FIELDS = {
     "max_restarts": "Maximum number of restarts of an instance in a cycle.",
     "container": "The image; only the job's is possible.",
     "settings": "Settings of a sandbox.",
+    "endpoint": "`true`, or options: one URL for all instances, on every node.",
+}
+ENDPOINT_FIELDS = {
+    "health": "Path of the health check of a replica. Default: that of `ready.http`, else a connection.",
+    "interval": "Time between two checks of a replica by one node, in seconds or as 5s.",
+    "sticky_header": "Header whose value keeps requests at the same replica.",
+    "sticky_cookie": "Cookie that keeps a client's requests at the same replica.",
+    "wait": "Time for which a request waits for an eligible replica.",
 }
 READY_FIELDS = {
     "http": "Path on the first port that answers with a status below 400.",
@@ -120,6 +129,8 @@ def page() -> str:
     sections.append(
         f"## A readiness check\n\n`ready` of a service: exactly one field.\n\n{_nested(Ready, READY_FIELDS)}"
     )
+    endpoint = "`endpoint` of a service. [The guide](../how-to/endpoints.md) explains them."
+    sections.append(f"## Options of an endpoint\n\n{endpoint}\n\n{_nested(EndpointOptions, ENDPOINT_FIELDS)}")
     sandbox = "`settings` of a service of `kind: sandbox`. Sizes are in MB, times in seconds."
     sections.append(f"## Settings of a sandbox\n\n{sandbox}\n\n{_sandbox()}")
     group = "An entry of `groups`. A field that is not set has the job's value."

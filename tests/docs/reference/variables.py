@@ -28,6 +28,8 @@ FOR_THE_JOB = {
     "MUSTER_SERVICE_<NAME>": "The endpoint of a service: that of the same node, else the first.",
     "MUSTER_SERVICE_<NAME>_URLS": "All endpoints of a service, separated by commas.",
     "MUSTER_SERVICE_<NAME>_URLS_FILE": "A file with one endpoint per line, if there are too many for a variable.",
+    "MUSTER_ENDPOINT_<NAME>": "The URL of the [endpoint](../how-to/endpoints.md) of a service, or of placed replicas.",
+    "MUSTER_ENDPOINT_TOKEN": "The token of the run's endpoints: the API key of a client.",
     "MUSTER_OWNER": "The tag of the scope that owns the process. Do not set or remove it.",
 }
 FOR_SERVICES = {
@@ -104,6 +106,7 @@ PATTERNS = {  # variables whose names have a variable part, and how sources writ
     "MUSTER_SERVICE_<NAME>_URLS": "MUSTER_SERVICE_",
     "MUSTER_SERVICE_<NAME>_URLS_FILE": "MUSTER_SERVICE_",
     "MUSTER_PORT_<NAME>": "MUSTER_PORT_",
+    "MUSTER_ENDPOINT_<NAME>": "MUSTER_ENDPOINT_",
     "MUSTER_<FIELD>": "MUSTER_",
 }
 

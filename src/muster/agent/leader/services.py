@@ -13,7 +13,11 @@ from muster.agent.control.messages import ServiceLoad, ServiceServes, ServiceSta
 from muster.agent.event_loop import running_now
 from muster.agent.leader.context import LeaderContext
 from muster.agent.leader.inbox import MachineEvent
+from muster.agent.leader.published_replicas import PublishedReplicas, ReplicaList
+from muster.agent.service_model import ENDPOINT
 from muster.agent.services.discovery import Endpoints
+from muster.agent.services.endpoint_load import sum_loads
+from muster.agent.services.instance import LOAD_POLL_S
 from muster.agent.services.members import NO_MEMBERS, MemberList
 from muster.lifecycle import events as m
 from muster.lifecycle.config import FAIL
@@ -26,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 SERVE_TIMEOUT_S = 30.0  # for every endpoint to serve all sandboxes: the hash ring of thousands takes seconds
 MAX_HOSTS_NAMED = 8
+REPLICAS_POLL_S = 0.5  # interval of polls of the replicas that programs publish
 RECORD_INTERVAL_S = 0.2  # minimum time between two writes of the records: thousands of instances change at once
 RECORD_COST_FACTOR = 20  # or so many times what building them took: at most 5% of a core
 
@@ -50,27 +55,35 @@ class ServiceRecord:
 
 
 class LeaderServices:
-    """Posts nodes' reports to the state machine, publishes endpoints, and sends sandboxes their members."""
+    """Posts nodes' reports to the state machine, publishes services, sends sandboxes and endpoints their members."""
 
     def __init__(self, context: LeaderContext) -> None:
         self._context = context
         self._identity, self._protocol, self._publisher = context.identity, context.machine, context.publisher
         self._connections = context.connections
         self._reports: dict[tuple[str, int], InstanceReport] = {}
-        self._loads: dict[tuple[str, int], Mapping[str, Any]] = {}  # of sandboxes: the last load that each reported
+        self._loads: dict[tuple[str, int], Mapping[str, Any]] = {}  # the last load that each proxy or sandbox reported
+        self._summed_loads: dict[str, tuple[float, dict[str, Any]]] = {}  # of endpoints, with the time
         self._written = -1  # the version of the last written records; `_cycle` is their cycle
         self._cycle = context.machine.cycle
+        self._changes = 0  # what must be written; grows with every change
         self._writing: asyncio.Future[None] | None = None
         self._reports_version = 0  # grows with every change of `_reports`
         self._records: dict[str, ServiceRecord] = {}  # by service; made again when something has changed
         self._build_s = 0.0  # CPU time that the last records took, without the writing, which a slow disk delays
-        self._members: dict[str, MemberList] = {}  # of sandboxes: the members last sent
+        self._members: dict[str, MemberList] = {}  # of sandboxes and endpoints: the members last sent
         self._member_nodes: dict[str, set[int]] = {}  # the nodes that were sent those members
         self._members_version = NO_MEMBERS
         self._not_serving: set[tuple[str, int]] = set()  # instances whose endpoints do not serve that version yet
         self._served = asyncio.Event()  # set when `_not_serving` becomes empty
         self._members_lock = asyncio.Lock()
         self._all_ready: set[str] = set()
+        plans = context.machine.services.plans
+        self._pools = [name for name, plan in plans.items() if plan.is_endpoint and plan.of is None]
+        self._published: dict[str, ReplicaList] = {}  # of these endpoints, as their programs have published them
+        self._sent: dict[str, int] = {}  # the version of that list which was last sent
+        self._confirmed: dict[str, int] = {}  # the one that all proxies serve
+        self._polling: asyncio.Future[None] | None = None
 
     @property
     def expected(self) -> bool:
@@ -81,6 +94,8 @@ class LeaderServices:
 
     def start(self, command: m.StartServices) -> None:
         self._reports_version += 1
+        if self._pools and self._polling is None:
+            self._polling = self._context.inbox.spawn(self._poll_published())
         for name in command.services:
             self._member_nodes.get(name, set()).discard(command.node_index)
             self._reports.pop((name, command.node_index), None)
@@ -106,6 +121,7 @@ class LeaderServices:
             self._connections.send(node_index, members.complete(message.service, message.cycle))
         elif message.version == members.version:
             self._not_serving.discard((message.service, node_index))
+            self._confirm_published(message.service)
             if not self._not_serving:
                 self._served.set()
 
@@ -141,10 +157,10 @@ class LeaderServices:
         if self._protocol.cycle != self._cycle:
             self._all_ready, self._not_serving = set(), set()
             self._members, self._member_nodes = {}, {}  # new instances do not know their members
+            self._published, self._sent = {}, {}
         if services.version != self._written or self._protocol.cycle != self._cycle:
             self._written, self._cycle = services.version, self._protocol.cycle
-            if self._writing is None or self._writing.done():
-                self._writing = self._context.inbox.spawn(self._write())
+            self._publish_soon()
 
     def _publish_change(self, change: PlannedInstance) -> None:
         if change.state is ServiceState.STARTING:
@@ -190,11 +206,21 @@ class LeaderServices:
 
     def _with_loads(self, name: str) -> dict[str, Any]:
         entry, loads = self._record(name).entry, self._loads
+        if self._protocol.services.plans[name].is_endpoint:
+            return {**entry, "load": self._summed_load(name)}
         instances = [
             {**one, "load": loads[name, one["rank"]]} if (name, one["rank"]) in loads else one
             for one in entry["instances"]
         ]
         return {**entry, "instances": instances}
+
+    def _summed_load(self, name: str) -> dict[str, Any]:
+        """Return the sum of the proxies' loads; added up at most once in the time in which each proxy reports."""
+        known = self._summed_loads.get(name)
+        if known is None or time.monotonic() - known[0] >= LOAD_POLL_S / 2:
+            found = sum_loads(load for (service, _), load in self._loads.items() if service == name)
+            known = self._summed_loads[name] = time.monotonic(), found
+        return known[1]
 
     def _entry(self, name: str) -> dict[str, Any]:
         ready, wanted = self._count(name)
@@ -203,8 +229,9 @@ class LeaderServices:
             report, host = self._report_of(one), self._protocol.nodes[one.node_index].host
             facts = {"rank": one.node_index, "host": host, "state": one.state.value}
             instances.append({**facts, "url": report.url, "restarts": report.restarts})
-        gate = self._protocol.services.plans[name].gate
-        return {"wanted": wanted, "ready": ready, "gate": gate, "instances": instances}
+        plan = self._protocol.services.plans[name]
+        kind = {"kind": ENDPOINT, "of": plan.of} if plan.is_endpoint else {}
+        return {**kind, "wanted": wanted, "ready": ready, "gate": plan.gate, "instances": instances}
 
     def _record(self, name: str) -> ServiceRecord:
         """Return the service's record; made once for all nodes of a gang, which need it at the same time."""
@@ -225,16 +252,42 @@ class LeaderServices:
             "cycle": protocol.cycle,
             "version": protocol.services.version,
             **entry,
-            "local": any(self._report_of(one).peer_url for one in protocol.services.instances_of(name)),
+            "local": protocol.services.plans[name].is_endpoint
+            or any(self._report_of(one).peer_url for one in protocol.services.instances_of(name)),
         }
+        if name in self._pools:
+            content["replicas_version"] = self._confirmed.get(name)
         endpoints = Endpoints.of_record(content)
         return ServiceRecord(key, entry, {**content, "urls": list(endpoints.reachable(protocol.leader))}, endpoints)
 
+    def _publish_soon(self) -> None:
+        self._changes += 1
+        if self._writing is None or self._writing.done():
+            self._writing = self._context.inbox.spawn(self._write())
+
+    async def _poll_published(self) -> None:
+        """Poll the replicas that programs publish. Only the leader does, and sends the changes to all nodes."""
+        published = PublishedReplicas(self._identity.attempt, self._pools)
+        while True:
+            cycle = self._protocol.cycle
+            found = await self._context.files.run(published.poll, cycle)
+            if found and cycle == self._cycle == self._protocol.cycle:
+                self._published.update(found)
+                self._publish_soon()
+            await asyncio.sleep(REPLICAS_POLL_S)
+
+    def _confirm_published(self, name: str) -> None:
+        """Record that all proxies serve the replicas that were sent, and have no request at others."""
+        if name in self._sent and not any(service == name for service, _ in self._not_serving):
+            self._confirmed[name] = self._sent.pop(name)
+            self._reports_version += 1
+            self._publish_soon()
+
     async def _write(self) -> None:
         """Publish until nothing has changed since the last write."""
-        version = None
-        while version != (self._written, self._cycle):
-            version = self._written, self._cycle
+        written = None
+        while written != self._changes:
+            written = self._changes
             await self.publish()
             await asyncio.sleep(max(RECORD_INTERVAL_S, RECORD_COST_FACTOR * self._build_s))
 
@@ -267,34 +320,57 @@ class LeaderServices:
                     for _, node_index in sorted(self._not_serving, key=lambda key: key[1])
                 ]
                 more = f" and {len(hosts) - MAX_HOSTS_NAMED} more" if len(hosts) > MAX_HOSTS_NAMED else ""
+                plans = self._protocol.services.plans
+                kind = "endpoints" if any(plans[name].is_endpoint for name, _ in self._not_serving) else "sandboxes"
                 logger.warning(
-                    f"after {SERVE_TIMEOUT_S:g} s the sandboxes on {', '.join(hosts[:MAX_HOSTS_NAMED])}{more} do not "
+                    f"after {SERVE_TIMEOUT_S:g} s the {kind} on {', '.join(hosts[:MAX_HOSTS_NAMED])}{more} do not "
                     "serve all the others yet (see their logs and GET /health for the reason); the driver starts anyway"
                 )
                 return
 
     async def _send_members(self, name: str) -> None:
-        """Send a sandbox's members if they changed; the first time when all are ready or the driver runs."""
-        ready = self._ready(name)
-        endpoints = frozenset(report.peer_url for one in ready if (report := self._report_of(one)).peer_url)
-        count, wanted = self._count(name)
+        """Send the members of a sandbox or an endpoint if they changed, and to new nodes.
+
+        The first time is when all are ready or the driver runs.
+        """
+        plan, cycle = self._protocol.services.plans[name], self._protocol.cycle
+        published = self._published.get(name)
+        if published is not None and published.version != self._confirmed.get(name):
+            self._sent[name] = published.version
+        urls = published.urls if published is not None else self._member_urls(name)
+        sources = [name] if plan.of is None else [name, plan.of]
+        are_ready = all(count == wanted for count, wanted in map(self._count, sources))
         before, known = self._members.get(name), self._member_nodes.get(name, set())
-        is_same = endpoints == (before.endpoints if before is not None else frozenset())
-        if is_same or not (count == wanted or self._protocol.driver_running):
-            return
-        self._members_version += 1
-        members = self._members[name] = MemberList(self._members_version, endpoints)
         nodes = [one.node_index for one in self._protocol.services.instances_of(name)]
-        self._member_nodes[name] = set(nodes)
-        others = {key for key in self._not_serving if key[0] != name}
-        self._not_serving = others.union((name, one.node_index) for one in ready)
-        cycle = self._protocol.cycle
-        if before is not None and known:
-            update = members.since(before, name, cycle)
-            await self._connections.send_each([node_index for node_index in nodes if node_index in known], update)
         new_nodes = [node_index for node_index in nodes if before is None or node_index not in known]
+        is_same = urls == (before.endpoints if before is not None else frozenset())
+        self._not_serving -= {key for key in self._not_serving if key[0] == name and key[1] not in nodes}
+        if not (are_ready or self._protocol.driver_running) or (is_same and (before is None or not new_nodes)):
+            self._confirm_published(name)
+            return
+        self._member_nodes[name] = set(nodes)
+        ready = {(name, one.node_index) for one in self._ready(name)}
+        if before is not None and is_same:
+            members = before
+            self._not_serving |= ready.intersection((name, node_index) for node_index in new_nodes)
+        else:
+            self._members_version += 1
+            members = self._members[name] = MemberList(self._members_version, urls)
+            self._not_serving = {key for key in self._not_serving if key[0] != name} | ready
+            if before is not None and known:
+                update = members.since(before, name, cycle)
+                await self._connections.send_each([node_index for node_index in nodes if node_index in known], update)
         if new_nodes:
             await self._connections.send_each(new_nodes, members.complete(name, cycle))
+
+    def _member_urls(self, name: str) -> frozenset[str]:
+        """Return the URLs of the ready instances that a sandbox or an endpoint forwards requests to."""
+        plan = self._protocol.services.plans[name]
+        if plan.of is not None:
+            found = [self._report_of(one).url for one in self._ready(plan.of)]
+        else:
+            found = [self._report_of(one).peer_url for one in self._ready(name)]
+        return frozenset(url for url in found if url is not None)
 
     def _report_of(self, instance: PlannedInstance) -> InstanceReport:
         return self._reports.get((instance.service, instance.node_index), InstanceReport())

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from muster.agent.service_model import ENDPOINT
+from muster.agent.services import endpoint
 from muster.agent.services.templating import variable_part
 from muster.rundir import AttemptPaths, read_record
 
@@ -24,12 +26,19 @@ class Endpoints:
     by_node: Mapping[int, str]
     local: bool  # it listens on loopback: each node reaches only its own instance
     text: str  # the value of the variable with all of them; not used if it is too long
+    is_endpoint: bool = False  # one URL for the replicas of a pool
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> Endpoints:
         ready = [one for one in record["instances"] if one["state"] == READY and one["url"]]
         urls = tuple(str(one["url"]) for one in ready)
-        return cls(urls, {one["rank"]: str(one["url"]) for one in ready}, bool(record["local"]), ",".join(urls))
+        return cls(
+            urls,
+            {one["rank"]: str(one["url"]) for one in ready},
+            bool(record["local"]),
+            ",".join(urls),
+            record.get("kind") == ENDPOINT,
+        )
 
     def reachable(self, node_index: int) -> tuple[str, ...]:
         """Return the endpoints that this node can reach."""
@@ -47,6 +56,8 @@ class Endpoints:
         nearest = self.by_node.get(node_index)
         if nearest is None and (self.local or not self.urls):
             return {}
+        if self.is_endpoint and nearest is not None:
+            return {endpoint.variable(name): nearest}
         variable = f"MUSTER_SERVICE_{variable_part(name)}"
         if self.in_file:
             return {variable: nearest or self.urls[0], f"{variable}_URLS_FILE": urls_file}

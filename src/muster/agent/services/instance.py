@@ -18,12 +18,13 @@ from muster.agent.control.codec import Message
 from muster.agent.control.messages import ServiceLoad, ServiceServes, ServiceStatus
 from muster.agent.event_loop import running_now
 from muster.agent.private_dir import make_private_child
-from muster.agent.service_model import ALWAYS, NEVER, SANDBOX, ServiceDefinition
+from muster.agent.service_model import ALWAYS, NEVER, ServiceDefinition
 from muster.agent.services import sandbox
 from muster.agent.services.launch import (
     InstanceContext,
     InstanceFiles,
     InstanceLaunch,
+    MemberServer,
     build_launch,
     build_probe,
     endpoints,
@@ -42,8 +43,9 @@ logger = logging.getLogger(__name__)
 STOP_GRACE_S = 5.0  # between TERM and KILL, at the end of a cycle or run
 MAX_LOG_BYTES = 128 << 20  # of each instance
 MIN_PROBE_INTERVAL_S, MAX_PROBE_INTERVAL_S = 0.05, 1.0  # between two probes
-MEMBERS_POLL_S = 0.1  # interval of polls whether a sandbox serves all its members
-LOAD_POLL_S = 5.0  # interval of polls of a sandbox's load
+MEMBERS_POLL_S = 0.1  # interval of polls whether a sandbox or an endpoint serves all its members
+LOAD_POLL_S = 5.0  # interval of polls of the load of a sandbox or an endpoint
+LOADS_PER_SECOND_MAX = 200.0  # that the leader gets from all nodes: a large job reports its load less often
 REPORT_REASON_AFTER_S = 1.0  # from then on the leader is sent the reason why the service is not ready
 RESTART_BACKOFF_S, MAX_RESTART_BACKOFF_S = 0.5, 30.0  # before a restart; doubled each time
 PORT_ATTEMPTS = 3  # starts with other ports, if another program took the leased ones
@@ -63,6 +65,7 @@ class ServiceInstance:
     ) -> None:
         """`leases` are by port name; `send` sends a message to the leader."""
         self._service, self._context, self._directory = service, context, files.directory
+        self._member_server = MemberServer.of(service, context.token) if service.has_members else None
         self._log = Log(files.log, MAX_LOG_BYTES)
         self._leases, self._send, self._cycle = leases, send, cycle
         self._closing = asyncio.Event()
@@ -71,7 +74,7 @@ class ServiceInstance:
         self._was_ready = False  # in any start
         self._ready_now = False  # in this start
         self._restarts = 0
-        self.members: tuple[int, Sequence[str]] | None = None  # of a sandbox: version and peer endpoints
+        self.members: tuple[int, Sequence[str]] | None = None  # version and URLs, of a service that has members
 
     @property
     def ports(self) -> dict[str, int]:
@@ -92,7 +95,7 @@ class ServiceInstance:
             lease.release()
 
     async def set_members(self, version: int, endpoints: Sequence[str]) -> None:
-        """Give a sandbox its current members, and notify the leader once it serves them."""
+        """Give the service its current members, and notify the leader once it serves them."""
         self.members = version, endpoints
         try:
             await _off_loop(self._write_members)
@@ -105,11 +108,16 @@ class ServiceInstance:
     async def _confirm(self, version: int) -> None:
         """Notify the leader when this node's endpoint serves that version of the members."""
         while not self._closing.is_set():
-            found = await get_record(sandbox.LOOPBACK, self.ports[sandbox.HTTP_PORT], "/gateway")
-            if found is not None and found.get("version") == version:
+            server = self._member_server
+            if server is None:
+                return
+            if server.serves(await self._get_record(server, server.members_path), version):
                 self._send(ServiceServes(self._service.name, version, self._cycle))
                 return
             await asyncio.sleep(MEMBERS_POLL_S)
+
+    async def _get_record(self, server: MemberServer, path: str) -> dict[str, Any] | None:
+        return await get_record(sandbox.LOOPBACK, self.ports[server.port_name], path, server.token)
 
     # -- restarts -----------------------------------------------------------------------------------------------
 
@@ -138,7 +146,7 @@ class ServiceInstance:
             taken = f"; another program listens on port {ports}" if stolen else ""
             self._report(ServiceState.FAILED, f"{exit} before it was ready{taken}")
             return False
-        if exit.code == 0 and self._ready_now and service.restart != ALWAYS and service.kind != SANDBOX:
+        if exit.code == 0 and self._ready_now and service.restart != ALWAYS and not service.has_members:
             self._report(ServiceState.ENDED, str(exit))
             return False
         if service.restart == NEVER or self._restarts >= service.max_restarts:
@@ -225,9 +233,9 @@ class ServiceInstance:
 
     async def _probe_loop(self, probe: Probe) -> None:
         await self._wait_until_ready(probe)
-        while self._service.kind == SANDBOX:
-            await asyncio.sleep(LOAD_POLL_S)
-            load = await get_record(sandbox.LOOPBACK, self.ports[sandbox.HTTP_PORT], "/load")
+        while (server := self._member_server) is not None:
+            await asyncio.sleep(max(LOAD_POLL_S, self._context.node[1] / LOADS_PER_SECOND_MAX))
+            load = await self._get_record(server, server.load_path)
             if load is not None:
                 self._send(ServiceLoad(self._service.name, load, self._cycle))
 
@@ -272,7 +280,7 @@ class ServiceInstance:
         self._write_members()
 
     def _write_members(self) -> None:
-        if self.members is not None and self._service.kind == SANDBOX and os.path.isdir(self._directory):
+        if self.members is not None and self._service.has_members and os.path.isdir(self._directory):
             sandbox.write_members(self._directory, *self.members)
 
     def _remove_directory(self) -> None:

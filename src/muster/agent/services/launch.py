@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from muster.agent.service_model import SANDBOX, ServiceDefinition
-from muster.agent.services import probes, sandbox, templating
+from muster.agent.service_model import ENDPOINT, SANDBOX, ServiceDefinition
+from muster.agent.services import endpoint, probes, sandbox, templating
 from muster.agent.services.probes import Probe
 from muster.rundir.redaction import redact_words
+from muster.rundir.tokens import derive_endpoint_token
 
 DIRECTORY_VARIABLE = "MUSTER_SERVICE_DIR"
 
@@ -26,6 +27,7 @@ class InstanceContext:
     workdir: str
     env: Mapping[str, str]  # of the job
     avoid: Container[int] = ()  # ports reserved for Ray
+    node: tuple[int, int] = (0, 1)  # its index, and the number of nodes of the job
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,11 @@ def build_launch(
         given = sandbox.settings(service.settings, ports, context.address, directory, sandbox.token(context.token))
         env = {**templating.inherited_environment(context.env, service.env_passthrough or ()), **own}
         return InstanceLaunch(sandbox.command(context.agent), env, json.dumps(given).encode())
+    if service.kind == ENDPOINT:
+        secret = derive_endpoint_token(context.token)
+        given = endpoint.settings(service, ports[endpoint.HTTP_PORT], directory, secret, context.node)
+        env = templating.inherited_environment(context.env, ())
+        return InstanceLaunch(endpoint.command(context.agent), env, json.dumps(given).encode())
     env = {
         **templating.inherited_environment(context.env, service.env_passthrough),
         **templating.port_variables(ports),
@@ -69,7 +76,36 @@ def endpoints(service: ServiceDefinition, address: str, ports: Mapping[str, int]
     """Return the URL for clients and, for a sandbox, the URL for its peers on other nodes."""
     if service.kind == SANDBOX:
         return templating.endpoint_url(service, sandbox.LOOPBACK, ports), sandbox.peer_url(address, ports)
+    address = sandbox.LOOPBACK if service.kind == ENDPOINT else address
     return templating.endpoint_url(service, address, ports), None
+
+
+def wanted_ports(service: ServiceDefinition) -> Mapping[str, int | str]:
+    """Return the ports that the service listens on, by name."""
+    if service.kind == SANDBOX:
+        return sandbox.ports(service.ports)
+    return endpoint.ports(service.ports) if service.kind == ENDPOINT else service.ports
+
+
+@dataclass(frozen=True)
+class MemberServer:
+    """How the agent asks a service with members on its node."""
+
+    port_name: str
+    members_path: str  # of the version of the members that it serves
+    load_path: str
+    token: str | None = None
+
+    @classmethod
+    def of(cls, service: ServiceDefinition, run_token: bytes) -> MemberServer:
+        if service.kind == ENDPOINT:
+            secret = derive_endpoint_token(run_token)
+            return cls(endpoint.HTTP_PORT, endpoint.MEMBERS_PATH, endpoint.STATUS_PATH, secret)
+        return cls(sandbox.HTTP_PORT, "/gateway", "/load")
+
+    def serves(self, answer: Mapping[str, Any] | None, version: int) -> bool:
+        """Return whether it serves this version, and no request is left at a replica that is not part of it."""
+        return answer is not None and answer.get("version") == version and answer.get("drained", True) is True
 
 
 def build_probe(
@@ -83,6 +119,8 @@ def build_probe(
     """Return the readiness probe, to be made just before the start, whose effect it detects; `run` runs a command."""
     if service.kind == SANDBOX:
         return _sandbox_probe(ports, directory)
+    if service.kind == ENDPOINT:
+        return probes.tcp(sandbox.LOOPBACK, ports[endpoint.HTTP_PORT])
     values = templating.placeholder_values(ports, context.address, directory)
     main = templating.main_port(list(ports))
     default: tuple[str, Any] = ("", None) if main is None else ("tcp", main)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from muster.agent.control.codec import Message
 from muster.agent.control.messages import ServiceMembers, ServiceServes, ServiceStatus
@@ -12,10 +13,10 @@ from muster.agent.environment import node_environment
 from muster.agent.job import Identity, Job
 from muster.agent.private_dir import avoid_occupied
 from muster.agent.ray.settings import RayOptions, block_size, temp_dir
-from muster.agent.service_model import AUTO, SANDBOX, ServiceDefinition, load_services
-from muster.agent.services import sandbox, templating
+from muster.agent.service_model import AUTO, ENDPOINT, ServiceDefinition, load_services
+from muster.agent.services import endpoint, sandbox, templating
 from muster.agent.services.instance import ServiceInstance
-from muster.agent.services.launch import InstanceContext, InstanceFiles, endpoints
+from muster.agent.services.launch import InstanceContext, InstanceFiles, endpoints, wanted_ports
 from muster.agent.services.members import NO_MEMBERS, MemberList, updated
 from muster.lifecycle.services import ALL, HEAD, ServiceState
 from muster.ports.socket_leases import PortLease, take
@@ -46,6 +47,7 @@ class NodeServices:
             group = service.group in (None, self._group)
             if (service.scope == ALL and group) or (service.scope == HEAD and leads and service.group is None):
                 self._lease(service)
+        self._context = replace(self._context, env={**self._context.env, **self._endpoint_variables()})
 
     def _load(self) -> tuple[dict[str, ServiceDefinition], InstanceContext, str | None]:
         identity = self._identity
@@ -56,18 +58,38 @@ class NodeServices:
         if group is not None:
             env[GROUP_VARIABLE] = group.name
         context = InstanceContext(
-            self._address, identity.run.agent, self._token, job.workdir, env, pinned_ports(identity, job)
+            self._address,
+            identity.run.agent,
+            self._token,
+            job.workdir,
+            env,
+            pinned_ports(identity, job),
+            (identity.node_index, job.nodes),
         )
         return load_services(identity.run), context, group.name if group else None
 
     def environment(self) -> dict[str, str]:
         """Return variables with this node's endpoints, as far as they are known before the start."""
         found = {"MUSTER_SERVICES_DIR": self._identity.attempt.services_dir} if self._services else {}
-        for name, leases in self._leases.items():
-            ports = {port: lease.number for port, lease in leases.items()}
-            url, _ = endpoints(self._services[name], self._address, ports)
-            if url is not None:
+        for name, url in self._leased_urls().items():
+            if self._services[name].kind != ENDPOINT:
                 found[f"MUSTER_SERVICE_{templating.variable_part(name)}"] = url
+        return {**found, **self._endpoint_variables()}
+
+    def _endpoint_variables(self) -> dict[str, str]:
+        """Return the URLs of this node's endpoints, which services need as well."""
+        urls = self._leased_urls().items()
+        return {endpoint.variable(name): url for name, url in urls if self._services[name].kind == ENDPOINT}
+
+    def _leased_urls(self) -> dict[str, str]:
+        """Return the URLs of services that are not started yet, by name."""
+        found = {}
+        for name, leases in self._leases.items():
+            url, _ = endpoints(
+                self._services[name], self._address, {port: lease.number for port, lease in leases.items()}
+            )
+            if url is not None:
+                found[name] = url
         return found
 
     def start(self, names: Sequence[str]) -> None:
@@ -92,7 +114,7 @@ class NodeServices:
         if service.name in self._leases:
             return True
         leases: dict[str, PortLease] = {}
-        wanted = sandbox.ports(service.ports) if service.kind == SANDBOX else service.ports
+        wanted = wanted_ports(service)
         try:
             for port, number in sorted(wanted.items(), key=lambda item: item[1] == AUTO):  # fixed ones first
                 leases[port] = take(
@@ -108,13 +130,13 @@ class NodeServices:
         return True
 
     def _seed(self, service: ServiceDefinition, port: str) -> str:
-        """Return the seed of the port choice; a sandbox, reached on loopback, gets the same port on all nodes."""
+        """Return the seed of the port choice; what is reached on loopback gets the same port on all nodes."""
         run = self._identity.run.run_id
-        same = service.kind == SANDBOX and port == sandbox.HTTP_PORT
+        same = service.has_members and port == sandbox.HTTP_PORT
         return f"{run}/{service.name}/{port}" + ("" if same else f"/{self._identity.node_index}")
 
     async def set_members(self, message: ServiceMembers) -> None:
-        """Give a sandbox its current members; they are kept for an instance that starts later."""
+        """Give a sandbox or an endpoint its current members; they are kept for an instance that starts later."""
         name = message.service
         members = updated(self._members.get(name), message)
         if members is None:

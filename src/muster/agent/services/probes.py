@@ -56,12 +56,13 @@ def http(address: str, port: int, path: str, check_body: Callable[[bytes], str |
     return probe
 
 
-async def _get(address: str, port: int, path: str) -> tuple[int | None, bytes]:
+async def _get(address: str, port: int, path: str, token: str | None = None) -> tuple[int | None, bytes]:
     """Send a GET request and return status and body. HTTP/1.0: the response ends with the connection."""
     reader, writer = await asyncio.open_connection(address, port)
     try:
         host = join_address(address, port)
-        writer.write(f"GET {path} HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        secret = f"Authorization: Bearer {token}\r\n" if token is not None else ""
+        writer.write(f"GET {path} HTTP/1.0\r\nHost: {host}\r\n{secret}Connection: close\r\n\r\n".encode())
         response = b""
         while len(response) < MAX_READ_BYTES and (data := await reader.read(65536)):
             response += data
@@ -72,10 +73,10 @@ async def _get(address: str, port: int, path: str) -> tuple[int | None, bytes]:
     return (int(match[1]) if match else None), body
 
 
-async def get_record(address: str, port: int, path: str) -> dict[str, Any] | None:
+async def get_record(address: str, port: int, path: str, token: str | None = None) -> dict[str, Any] | None:
     """GET a JSON object; return None on any failure."""
     try:
-        status, body = await asyncio.wait_for(_get(address, port, path), PROBE_TIMEOUT_S)
+        status, body = await asyncio.wait_for(_get(address, port, path, token), PROBE_TIMEOUT_S)
         found = json.loads(body) if status == 200 else None
     except (OSError, ValueError, asyncio.TimeoutError):
         return None

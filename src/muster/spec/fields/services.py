@@ -21,6 +21,7 @@ from pydantic import (
 
 from muster.sandbox.settings import ISOLATION, SandboxSettings
 from muster.spec import validators
+from muster.spec.fields.endpoints import SUFFIX, EndpointField, EndpointOptions, url_path
 from muster.spec.flags import Flag
 from muster.spec.types import TIME, Count, CountOrZero, Deadline, EnvName, Line, Word
 
@@ -55,12 +56,6 @@ def _number_from_text(value: Any) -> Any:
     return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
-def _path(value: str) -> str:
-    if not value.startswith("/"):
-        raise ValueError("is not an absolute path")
-    return validators.no_control(value)
-
-
 def _regex(value: str) -> str:
     try:
         re.compile(value)
@@ -84,7 +79,7 @@ class Ready(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    http: Annotated[str, AfterValidator(_path)] | None = None
+    http: Annotated[str, AfterValidator(url_path)] | None = None
     tcp: PortName | None = None
     command: COMMAND | None = None
     file: Line | None = None
@@ -104,7 +99,7 @@ class Service(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     command: COMMAND | None = None
-    kind: Literal["command", "sandbox"] = "command"
+    kind: Literal["command", "sandbox", "endpoint"] = "command"
     scope: Annotated[Literal["all", "head", "any"] | Count, BeforeValidator(_number_from_text)] = "all"
     group: Line | None = None
     env: Annotated[dict[EnvName, Word], BeforeValidator(validators.empty_for_none)] = Field(default_factory=dict)
@@ -117,12 +112,15 @@ class Service(BaseModel):
     max_restarts: CountOrZero = 3
     container: Line | None = None
     settings: Annotated[dict[str, Any], BeforeValidator(validators.empty_for_none)] = Field(default_factory=dict)
+    endpoint: EndpointField = None
 
     @model_validator(mode="after")
     def _validate_kind(self) -> Service:
         if self.kind == "sandbox":
             _validate_sandbox(self)
             object.__setattr__(self, "settings", sandbox_settings(self.settings))
+        elif self.kind == "endpoint":
+            _validate_endpoint(self)
         else:
             _validate_command(self)
         return self
@@ -134,6 +132,8 @@ def _validate_command(service: Service) -> None:
     if service.settings:
         raise ValueError("has settings, which only a sandbox has; add `kind: sandbox`, or use arguments of its command")
     ready = service.ready
+    if service.endpoint is not None and "http" not in service.ports and (ready is None or ready.http is None):
+        raise ValueError("has an endpoint, but no port called http and no ready.http; add `ports: {http: auto}`")
     if ready is None:
         return
     if ready.http is not None and not service.ports:
@@ -144,7 +144,7 @@ def _validate_command(service: Service) -> None:
 
 
 def _validate_sandbox(service: Service) -> None:
-    given = [name for name in ("command", "ready") if getattr(service, name) is not None]
+    given = [name for name in ("command", "ready", "endpoint") if getattr(service, name) is not None]
     if given:
         raise ValueError(f"is a sandbox, for which {given[0]} cannot be set; remove it")
     if set(service.ports) - {"http"}:
@@ -153,6 +153,35 @@ def _validate_sandbox(service: Service) -> None:
         raise ValueError("is a sandbox, which each node of the job reaches on its loopback: remove group")
     if service.scope not in ("all", "head"):
         raise ValueError("is a sandbox, whose endpoint is each node's loopback: its scope must be all or head")
+
+
+def _validate_endpoint(service: Service) -> None:
+    unset = ("command", "ready", "container", "env_passthrough", "group")
+    given = [name for name in unset if getattr(service, name) is not None]
+    given += [name for name in ("env", "settings") if getattr(service, name)]
+    if given:
+        raise ValueError(f"is an endpoint, for which {given[0]} cannot be set; remove it")
+    if set(service.ports) - {"http"}:
+        raise ValueError(f"has ports {', '.join(service.ports)}; the only port of an endpoint is http")
+    if service.scope != "all":
+        raise ValueError("is an endpoint, which every node has: its scope must be all")
+
+
+def with_endpoints(services: Mapping[str, Service]) -> dict[str, tuple[Service, str | None]]:
+    """Return all services that nodes run, each with the name of the service that it is the endpoint of.
+
+    The endpoint of a service is another service, with a proxy on every node.
+    """
+    found: dict[str, tuple[Service, str | None]] = {}
+    for name, service in services.items():
+        found[name] = service, None
+        if service.kind != "endpoint" and service.endpoint is not None:
+            health = service.endpoint.health or (service.ready.http if service.ready is not None else None)
+            options = service.endpoint.model_copy(update={"health": health})
+            found[name + SUFFIX] = Service(kind="endpoint", gate=service.gate, endpoint=options), name
+        elif service.kind == "endpoint" and service.endpoint is None:
+            found[name] = service.model_copy(update={"endpoint": EndpointOptions()}), None
+    return found
 
 
 def sandbox_settings(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,7 +213,7 @@ def _sandbox_setting(name: str, value: Any) -> Any:
 
 ALLOWED = {
     "command": "a list of words, or text for bash",
-    "kind": "command or sandbox",
+    "kind": "command, sandbox, or endpoint",
     "scope": "all, head, any, or a number of nodes",
     "group": "the name of a group of nodes, to which the scope then applies",
     "env": "names and values of variables",
@@ -197,6 +226,7 @@ ALLOWED = {
     "max_restarts": "a whole number, 0 or more",
     "container": "the job's image: all services run in it",
     "settings": "settings of a sandbox, as in {workers_max: 64}",
+    "endpoint": "true, or options as in {health: /health, sticky_header: X-Session-Id}",
 }
 
 
@@ -248,6 +278,8 @@ def validate_services(spec: JobSpec) -> None:
     if repeated:
         raise ValueError(f"services: two services would set MUSTER_SERVICE_{repeated[0]}; rename one of them")
     for name, service in spec.services.items():
+        if service.endpoint is not None and name + SUFFIX in spec.services:
+            raise ValueError(f"services: {name + SUFFIX} is the name of the endpoint of {name}; rename the service")
         if service.container is not None and service.container != spec.container_image:
             image = f"the job's, {spec.container_image}" if spec.container_image else "none"
             raise ValueError(

@@ -36,6 +36,7 @@
         + (service.gate ? "" : "; the driver does not wait for it"))),
     load ? el("p", {}, Muster.busy(load), " busy, " + load.queued + " queued, " + load.rate.toFixed(1) + " executions per second, "
       + load.executed + " executed, " + load.failed + " failed, " + load.sessions + " sessions") : null,
+    service.endpoint.map(line => el("p", {}, line)),
     rows.length ? instances(service, rows.slice(0, FEW), openLog) : null, rest];
   }
 
