@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
+import threading
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -327,3 +329,39 @@ def test_an_error_of_the_event_callback_is_logged_and_the_event_kept(caplog: pyt
     server._on_replica_event(Event(0.0, 3, "ready"))
     assert [event.replica for event in server.events] == [3]
     assert "on_event failed for: replica 3 is ready" in caplog.text
+
+
+def test_a_replica_leaves_its_endpoint_before_it_is_stopped(
+    marked: Marked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_SERVICES_DIR", str(tmp_path))
+    monkeypatch.setenv("MUSTER_CYCLE", "0")
+    record, published, seen = tmp_path / "chat.json", tmp_path / "chat.replicas", list[list[str]]()
+    ended = threading.Event()
+
+    def lead() -> None:
+        """Confirm each list as the run's leader does; each replica in it must answer."""
+        version = 0
+        while not ended.wait(0.02):
+            found = json.loads(published.read_text()) if published.exists() else {"version": 0}
+            if found["version"] != version:
+                version = found["version"]
+                seen.append(found["urls"])
+                if len(found["urls"]) < len(seen[max(0, len(seen) - 2)]):  # what was taken out still runs
+                    assert all(get(url) for url in seen[-2])
+                (tmp_path / "new").write_text(json.dumps({"cycle": 0, "replicas_version": version}))
+                (tmp_path / "new").rename(record)
+
+    record.write_text(json.dumps({"cycle": 0, "replicas_version": None}))
+    with ThreadPoolExecutor(1) as pool:
+        leading = pool.submit(lead)
+        try:
+            with serving("chat", marked, Model("small", replicas=2, gpus_per_rank=0, cpus=1), endpoint="chat") as chat:
+                urls = sorted(endpoint.url for endpoint in chat.endpoints())
+                assert seen[-1] == urls and len(urls) == 2
+                chat.scale(1)
+                assert len(seen[-1]) == 1
+        finally:
+            ended.set()
+        leading.result(120)
+    assert seen[-1] == []

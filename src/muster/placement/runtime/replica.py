@@ -56,6 +56,8 @@ class ReplicaProgram:
     runtime_dir: str | None = None
     runtime_env: Mapping[str, Any] | None = None
     grace: float = 10.0  # seconds between SIGTERM and SIGKILL
+    endpoint: str | None = None  # of the run, behind which the replicas are
+    drain: float = 60.0  # seconds for requests of this endpoint, before a replica is stopped
     detached: bool = False
 
 

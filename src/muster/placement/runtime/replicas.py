@@ -22,6 +22,7 @@ from ray.util.placement_group import PlacementGroup
 from muster.placement.errors import OwnedElsewhere, PlacementError, SubprocessError
 from muster.placement.planning.planner import TOTAL, Outcome, PlacedReplica, plan
 from muster.placement.planning.request import Model
+from muster.placement.runtime.endpoint import ADD_TIMEOUT_S, EndpointPublisher
 from muster.placement.runtime.health import READY, STARTING
 from muster.placement.runtime.lease import NameLease
 from muster.placement.runtime.managed import ManagedSubprocess
@@ -89,6 +90,8 @@ class Replicas:
         self._changed = threading.Condition()
         self._lock = threading.Lock()  # one start, scale or stop at a time
         self._stop_requested = threading.Event()
+        self._publisher: EndpointPublisher | None = None
+        self._leaving: set[Replica] = set()  # they get no more requests
 
     # -- lifecycle --------------------------------------------------------------------------------------------------
 
@@ -97,6 +100,8 @@ class Replicas:
         with self._lock:
             if self._lease is not None:
                 raise RuntimeError(f"server {self.server!r} has been started already")
+            if self.program.endpoint is not None:
+                self._publisher = EndpointPublisher(self.program.endpoint)
             lease = NameLease.acquire(self.server, takeover=self._takeover)
             self._lease = lease
             try:
@@ -115,7 +120,7 @@ class Replicas:
             self._stop_requested.clear()
 
     def _stop(self) -> None:
-        self._stop_replicas(self._replicas)
+        self._stop_replicas(self._replicas, min(self.program.drain, self.program.grace))  # the driver may be ending
         self._replicas = []
         if self._lease is not None:
             self._lease.release()
@@ -132,7 +137,7 @@ class Replicas:
             if extra > 0:
                 self._add(extra)
             elif extra < 0:
-                self._stop_replicas(self._replicas[replicas:])
+                self._stop_replicas(self._replicas[replicas:], self.program.drain)
                 del self._replicas[replicas:]
 
     def disconnect(self) -> None:
@@ -215,9 +220,11 @@ class Replicas:
             for each in added:
                 each.begin()
             self._wait_until_ready(added)
+            if self._publisher is not None:
+                self._publisher.wait_until_served(self._publish(self._publisher), ADD_TIMEOUT_S)
         except BaseException:
             self._replicas = self._replicas[:first]
-            self._stop_replicas(added)
+            self._stop_replicas(added, self.program.drain)
             raise
 
     def _wait_until_ready(self, added: list[Replica]) -> None:
@@ -232,11 +239,27 @@ class Replicas:
                     raise SubprocessError(f"server {self.server!r} was stopped before it was ready")
                 self._changed.wait(timeout=STOP_REQUEST_POLL_S)
 
-    def _stop_replicas(self, replicas: list[Replica]) -> None:
+    def _publish(self, publisher: EndpointPublisher) -> int:
+        """Publish the replicas that are ready and not about to be stopped; return the version of the list."""
+        ready = [_status(each).endpoint for each in self._replicas if each not in self._leaving]
+        return publisher.publish(endpoint.url for endpoint in ready if endpoint is not None)
+
+    def _drain(self, publisher: EndpointPublisher, replicas: list[Replica], drain_s: float) -> None:
+        """Take replicas out of their endpoint; return when their requests have ended, or after the time for that."""
+        self._leaving.update(replicas)
+        try:
+            publisher.wait_until_served(self._publish(publisher), drain_s)
+        except OSError as error:
+            LOG.warning("server %s: its endpoint could not be changed: %s", self.server, error)
+
+    def _stop_replicas(self, replicas: list[Replica], drain_s: float) -> None:
+        if self._publisher is not None and replicas:
+            self._drain(self._publisher, replicas, drain_s)
         parts = [part for each in replicas for part in each.request_stop()]
         ManagedSubprocess.stop_many(parts, timeout_s=self.program.grace)
         for each in replicas:
             each.finish()
+        self._leaving.difference_update(replicas)
 
     def _place_again(self, lost: Replica) -> tuple[PlacedReplica, PlacementGroup]:
         """Build a group for a replica whose node is gone."""
@@ -254,6 +277,8 @@ class Replicas:
             if event.state == STARTING and event.detail:  # it waits: the caller would see nothing for long
                 LOG.warning("server %s: %s", self.server, event)
                 self._on_progress(str(event))
+            if self._publisher is not None:
+                self._publish(self._publisher)
             self._on_event(event)
         except Exception:  # of the caller's callback; the supervision continues
             LOG.exception("on_event failed for: %s", event)
