@@ -21,7 +21,7 @@ from muster.lifecycle.topology import UNKNOWN_LOCATION
 from muster.rundir import RunPaths, create_exclusive, write_json
 
 DEADLINE_S = 120.0
-GREETING = Greeting(node_index=3, host="n3", attempt=0, location=UNKNOWN_LOCATION, membership=None)
+GREETING = Greeting(node_index=3, host="n3", attempt=0, location=UNKNOWN_LOCATION, membership=None, checking=False)
 TOKEN = b"the-run's-own-secret"
 
 
@@ -31,7 +31,7 @@ def identity(directory: Path, node_index: int) -> Identity:
     attempt = run.attempt(0)
     os.makedirs(os.path.dirname(attempt.node_record(node_index)), exist_ok=True)
     values = {"groups": [], "gather_timeout": 60.0, "segment": 1, "nodes": 3, "spares": 0}
-    write_json(run.job, {**dict.fromkeys(Job.__dataclass_fields__), **values})
+    write_json(run.job, {**dict.fromkeys(Job.__dataclass_fields__), "node_checks": "none", "node_check": {}, **values})
     return Identity(node_index, f"n{node_index}", run, attempt, local=True)
 
 

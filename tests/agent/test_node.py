@@ -8,11 +8,14 @@ import os
 import signal
 import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.agent.conftest import DEADLINE_S, GREETING, TOKEN, Listener, identity
+from tests.agent.leader.leader_doubles import job
+from tests.agent.recorded_checks import RecordedProcess
 from tests.running import wait_for
 
 from muster.agent import node
@@ -21,6 +24,7 @@ from muster.agent.control.channel import Channel, connect
 from muster.agent.control.codec import Message
 from muster.agent.control.messages import (
     CONTROL_PROTOCOL,
+    ChecksDone,
     Dismissal,
     DumpStacks,
     EndProcesses,
@@ -47,9 +51,12 @@ from muster.agent.control.messages import (
     WorkStopped,
 )
 from muster.agent.gang_part import GangPart
+from muster.agent.health.checks.finding import Verdict
+from muster.agent.health.checks.runner import NodeCheckResult
 from muster.agent.job import Job
 from muster.agent.log_collection import LogCollection
 from muster.agent.node import FollowResult, NodeAgent
+from muster.agent.node_checks import NodeChecks
 from muster.agent.ray.labels import NodeFacts
 from muster.agent.ray.node import RayNode
 from muster.agent.ray.settings import RayOptions
@@ -61,7 +68,7 @@ from muster.rundir import write_atomic, write_json
 
 MEMBERSHIP = first_membership(3)
 WELCOME = Welcome(cycle=2, leads=False, interface=None, services=False, ray=None)
-STOP = StopWork(cycle=2, logs=LogCollection(failed=False, after=0.0, seconds=0.0))
+STOP = StopWork(cycle=2, logs=LogCollection(failed=False, after=0.0, seconds=0.0), check_seconds=None)
 
 
 class CountedLease(ProcessLease):
@@ -295,6 +302,29 @@ async def test_the_health_check_is_run_and_its_result_reported_until_the_stop(le
         pass
     answer = await led.ask(Heartbeat(1.0, None))
     assert isinstance(answer, HeartbeatAnswer)  # and no report of a check between them
+
+
+async def test_the_results_of_the_checks_before_the_job_follow_the_greeting(leader: Listener, tmp_path: Path) -> None:
+    led = Led(tmp_path)
+    led.agent.checks = failing_checks(led)
+    await led.connect(leader)
+    assert await led.next() == ChecksDone("disk: full", {})
+    assert await led.end(None) is FollowResult.LOST
+    await led.connect(leader)  # the next leader learns the same
+    assert await led.next() == ChecksDone("disk: full", {})
+    assert await led.end(Dismissal(0, None)) is FollowResult.DISMISSED
+
+
+async def test_a_node_checks_itself_after_a_failure_before_it_reports_that_it_is_clean(led: Led) -> None:
+    led.agent.checks = failing_checks(led)
+    assert await led.ask(replace(STOP, check_seconds=5.0)) == ChecksDone("disk: full", {})
+    assert await led.next() == WorkStopped(2)
+
+
+def failing_checks(led: Led) -> NodeChecks:
+    checks = NodeChecks(led.identity, RecordedProcess(NodeCheckResult("disk", Verdict.FAILED, "full", None, 0.0)))
+    checks.begin(job(node_checks="basic"))
+    return checks
 
 
 async def test_stacks_are_dumped_to_the_node_s_file(led: Led) -> None:

@@ -55,6 +55,41 @@ def test_a_node_that_fails_its_check_is_avoided_in_the_next_attempt_and_run_unti
     assert hosts(slurm, slurm.run_dirs()[-1]) == ["n1", "n2"]
 
 
+def test_a_node_that_fails_a_built_in_check_under_load_is_avoided_until_it_is_forgiven(slurm: SlurmCommand) -> None:
+    """n2 loses a GPU when the driver works; until then all its checks pass."""
+    loaded, programs = slurm.cwd / "loaded", slurm.cwd / "programs"
+    programs.mkdir()
+    listed = [f"GPU {n}: NVIDIA H200 (UUID: GPU-00000000-0000-0000-0000-00000000000{n})" for n in range(2)]
+    lost = f"[ $SLURMD_NODENAME = n2 ] && [ -e {loaded} ]"
+    (programs / "nvidia-smi").write_text(f"#!/bin/sh\necho '{listed[0]}'\n{lost} || echo '{listed[1]}'\n")
+    (programs / "nvidia-smi").chmod(0o755)
+    memory = ("--node-memory", str(slurm.cwd / "memory"))
+    common = ("--setup", f"export PATH={programs}:$PATH SLURM_GPUS_ON_NODE=2", *memory)
+    load = f"[ $MUSTER_ATTEMPT != 0 ] || {{ touch {loaded}; exit 7; }}"
+    requeue = ("--requeue-on", "exit=7")
+    process = slurm.start(*slurm.run_args(*common, *requeue, "--", "bash", "-c", load, nodes=2))
+    first = wait_for("the run", slurm.run_dirs)[0]
+    attempt = RunPaths(str(first)).attempt(0)
+    wait_for("the decision", lambda: read_json(attempt.next_attempt))
+    (record,) = json.loads(Path(attempt.bad_nodes).read_text())
+    assert (record["host"], record["kind"]) == ("n2", "check") and "1 of 2 allocated GPUs" in record["reason"]
+    job_id = slurm.status()["job_id"]
+    wait_for("the exclusion", lambda: slurm.job(job_id)["ExcNodeList"] == "n2")
+    begins_again(slurm, job_id)
+    _, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err
+    assert (hosts(slurm, first), hosts(slurm, first, 1)) == (["n1", "n2"], ["n1", "n3"])
+
+    loaded.unlink()  # idle, the node passes its checks; it is remembered none the less
+    done = slurm(*slurm.run_args(*common, "--", "true", nodes=2))
+    assert done.returncode == 0 and "nodes that have failed are not used: n2" in done.stderr, done.stderr
+    assert hosts(slurm, slurm.run_dirs()[-1]) == ["n1", "n3"]
+    assert slurm("nodes", "forgive", "n2", *memory).returncode == 0
+    again = slurm(*slurm.run_args(*common, "--", "true", nodes=2))
+    assert again.returncode == 0, again.stderr
+    assert hosts(slurm, slurm.run_dirs()[-1]) == ["n1", "n2"]
+
+
 def test_a_node_that_fails_its_check_is_avoided_by_the_next_job_of_a_chain(slurm: SlurmCommand) -> None:
     done = slurm(*slurm.run_args(*fails_on_n2(slurm), "--chain", "2", "--", "true", nodes=2))
     assert done.returncode == 0, done.stderr

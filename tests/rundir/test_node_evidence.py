@@ -149,3 +149,16 @@ def test_evidence_is_grouped_by_host_in_the_order_of_time() -> None:
 def test_a_damaged_record_is_no_evidence(record: Any) -> None:
     assert Evidence.from_record(record) is None
     assert Evidence.from_record(vars(evidence("n1"))) == evidence("n1")
+
+
+def test_a_failed_built_in_check_implicates_its_node_also_after_the_end_of_the_run_began() -> None:
+    before = Events().add("check", host="n1", reason="disk: full").run("finishing")
+    after = Events().run("finishing").add("check", host="n1", reason="disk: full")
+    assert before.found() == after.found() == [("n1", "check", "disk: full")]
+
+
+def test_a_built_in_check_that_more_than_half_of_the_nodes_fail_implicates_none() -> None:
+    events = Events()
+    for host in HOSTS[:3]:
+        events.add("check", host=host, reason="shared-storage: slow")
+    assert events.found() == []

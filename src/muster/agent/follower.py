@@ -15,6 +15,7 @@ from dataclasses import asdict
 from typing import Any
 
 from muster.agent.abandoned_job import cancel_abandoned_job
+from muster.agent.check_process import CheckProcess
 from muster.agent.control.channel import Channel, ChannelError, ProtocolMismatch, connect
 from muster.agent.control.messages import CONTROL_PROTOCOL, Greeting
 from muster.agent.event_loop import running_now
@@ -62,10 +63,17 @@ class Follower:
     Files are accessed on threads: the filesystem may hang, and a leader in this process must answer meanwhile.
     """
 
-    def __init__(self, identity: Identity, token: bytes, lease: ProcessLease, guardian: Guardian | None = None) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        token: bytes,
+        lease: ProcessLease,
+        guardian: Guardian | None = None,
+        checks: CheckProcess | None = None,
+    ) -> None:
         self._identity, self._token, self._lease = identity, token, lease
         self._guardian = guardian or Guardian(None)
-        self._node = NodeAgent(identity, token, lease)
+        self._node = NodeAgent(identity, token, lease, checks)
         self._job: Job
         self._election: FollowerElection
         self._startup_poll = StartupPoll(identity)
@@ -110,6 +118,7 @@ class Follower:
         identity = self._identity
         try:
             self._job = await retried(identity.run.job, Job.load, identity.run)
+            self._node.checks.begin(self._job)
             log = identity.attempt.node_log(identity.node_index)
             await asyncio.to_thread(limit_node_log, log, self._job.log_limit)
             self._node.location = await probe_location(os.environ, identity.run)
@@ -191,7 +200,8 @@ class Follower:
 
     def _greeting(self) -> Greeting:
         identity, node = self._identity, self._node
-        return Greeting(identity.node_index, identity.host, identity.attempt.number, node.location, node.membership)
+        known = (node.location, node.membership, node.checks.begun)
+        return Greeting(identity.node_index, identity.host, identity.attempt.number, *known)
 
     async def _follow(self) -> FollowerEffect:
         node, channel = self._node, self._channel

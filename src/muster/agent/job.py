@@ -10,6 +10,7 @@ from typing import Any
 
 from muster.agent.service_model import service_plans
 from muster.lifecycle.config import RunConfig
+from muster.lifecycle.node_checks import selected_checks
 from muster.lifecycle.services import ServicePlan
 from muster.rundir import AttemptPaths, RunPaths
 from muster.rundir.hosts import STEP_NODES_VARIABLE, hosts_by_index
@@ -88,6 +89,8 @@ class Job:
     segment: int
     health_check: str | None
     spare_check_interval: float
+    node_checks: str  # level of the built-in checks
+    node_check: Mapping[str, bool | float]  # changes of it
     node_memory: str | None  # directory in which nodes that failed are recorded
     on_bad_node: str | None
     services: Sequence[ServicePlan]
@@ -96,6 +99,11 @@ class Job:
     def step_nodes(self) -> int:
         """The number of nodes with an agent: the job's nodes and the spares."""
         return self.nodes + self.spares
+
+    @property
+    def selected_checks(self) -> dict[str, float | None]:
+        """The thresholds of the built-in checks that nodes run, by name."""
+        return selected_checks(self.node_checks, self.node_check)
 
     @classmethod
     def load(cls, run: RunPaths, env: Mapping[str, str] = os.environ) -> Job:

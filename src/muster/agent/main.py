@@ -20,6 +20,7 @@ from typing import Any
 
 from muster.agent import event_loop
 from muster.agent.abandoned_job import cancel_abandoned_job
+from muster.agent.check_process import CheckProcess, start_check_process
 from muster.agent.follower import Follower
 from muster.agent.guardian import FORWARDED_SIGNALS, STOP_SIGNALS, AgentSignals, Guardian, start_guardian
 from muster.agent.health.limits import raise_limits
@@ -56,9 +57,10 @@ def main(argv: list[str]) -> int:
     logging.raiseExceptions = False  # a message that cannot be written (a full disk) is dropped
     guardian = start_guardian(identity)
     become_subreaper()
+    checks = start_check_process()
     raise_limits()
     try:
-        return event_loop.run(_run(identity, guardian))
+        return event_loop.run(_run(identity, guardian, checks))
     except Exception as error:
         sweep()
         _exec_leaderless(identity, error)
@@ -67,13 +69,13 @@ def main(argv: list[str]) -> int:
         sweep()
 
 
-async def _run(identity: Identity, guardian: Guardian) -> int:
+async def _run(identity: Identity, guardian: Guardian, checks: CheckProcess) -> int:
     try:
         token = await retried(identity.run.token, _read_token, identity)
     except RunDirectoryError as error:
         logger.error("%s", error)
         return INFRASTRUCTURE_FAILED
-    follower, signals = Follower(identity, token, lease.hold(), guardian), AgentSignals(guardian)
+    follower, signals = Follower(identity, token, lease.hold(), guardian, checks), AgentSignals(guardian)
     _handle_signals(follower, signals)
     code = await follower.run()
     if not follower.dismissed and await asyncio.to_thread(has_outcome, identity.attempt):

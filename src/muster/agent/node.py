@@ -12,6 +12,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from muster.agent.check_process import CheckProcess
 from muster.agent.control.channel import Channel
 from muster.agent.control.codec import Message
 from muster.agent.control.messages import (
@@ -52,6 +53,7 @@ from muster.agent.health.health_check import HealthCheck
 from muster.agent.job import Identity
 from muster.agent.log_collection import LogCollection, leaderless_ending
 from muster.agent.net.addresses import NoAddress, own_address
+from muster.agent.node_checks import NodeChecks
 from muster.agent.private_dir import avoid_occupied
 from muster.agent.ray import settings
 from muster.agent.ray.gcs_recovery import GcsRecovered
@@ -106,8 +108,12 @@ _LAST_MESSAGES: dict[type[Message], FollowResult] = {
 class NodeAgent:
     """The node's half of the control channel, under one leader after another."""
 
-    def __init__(self, identity: Identity, token: bytes, lease: ProcessLease) -> None:
+    def __init__(
+        self, identity: Identity, token: bytes, lease: ProcessLease, checks: CheckProcess | None = None
+    ) -> None:
+        """`checks`: None if no built-in check can be run."""
         self._identity, self._token, self._lease = identity, token, lease
+        self.checks = NodeChecks(identity, checks or CheckProcess(None))
         self._ray: RayNode | None = None
         self._procs: GangNode | None = None  # this node's part of a gang
         self._services: NodeServices | None = None
@@ -115,7 +121,7 @@ class NodeAgent:
         self._sections: SectionWatch | None = None  # of these programs
         self._cycle = 0
         self._channel: Channel | None = None
-        self._check = HealthCheck(self._report_health)
+        self._check = HealthCheck(self._report_health, self._run_built_in_checks)
         self._reporting: set[asyncio.Future[None]] = set()  # failures whose log is being read
         self._address: str  # at which other nodes reach this one
         self.membership: Membership | None = None  # the last one received; None in a run without failover
@@ -151,11 +157,13 @@ class NodeAgent:
         self.answered_at = running_now()
         messages: asyncio.Queue[Message | None] = asyncio.Queue()
         reading = asyncio.create_task(self._read_loop(channel, messages))
+        checking = asyncio.create_task(self._report_first_checks(channel))
         try:
             while (message := await messages.get()) is not None and type(message) not in _LAST_MESSAGES:
                 await self._handlers[type(message)](message, channel)
         finally:
             reading.cancel()
+            checking.cancel()
             self._channel = None
         self.loss_reason = "fell silent" if channel.timed_out else channel.loss_reason
         if isinstance(message, Retirement) and message.reason is not None:
@@ -257,7 +265,11 @@ class NodeAgent:
             self._requests.on_recorded(message.ids)
 
     async def _on_stop_work(self, message: StopWork, channel: Channel) -> None:
+        began = running_now()
         await self.clean(message.logs)
+        if message.check_seconds is not None:
+            left = message.check_seconds - (running_now() - began)
+            channel.send(await self.checks.repeat(max(0.0, left)))
         self.stopped = True
         channel.send(WorkStopped(message.cycle))
 
@@ -347,6 +359,13 @@ class NodeAgent:
         if self._requests is not None:
             requests, self._requests = self._requests, None
             await requests.close()
+
+    async def _report_first_checks(self, channel: Channel) -> None:
+        if self.checks.begun:
+            channel.send(await self.checks.first_result())
+
+    async def _run_built_in_checks(self) -> str | None:
+        return (await self.checks.repeat()).failure
 
     def _report_health(self, ok: bool, reason: str) -> None:
         if self._channel is not None:

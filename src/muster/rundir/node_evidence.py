@@ -2,7 +2,7 @@
 
     kind     what happened on the node                                                    weight
     lost     its agent or host was lost, before the end of the run began                  1
-    check    the health check failed                                                      1
+    check    the health check or a built-in check failed, or measured an outlier            1
     start    the node did not start, has other resources than requested, or no network    1
     ray      Ray could not be started, or ended                                           0.4
     rank     a process of a gang failed                                                   0.2
@@ -29,6 +29,7 @@ WEIGHTS = {"lost": 1.0, "check": 1.0, "start": 1.0, "ray": 0.4, "rank": 0.2, "pr
 EXPLICIT_KINDS = ("check", "program")  # also in a run on one node
 START_PHASES = ("start", "resources", "network")
 RAY_PHASE, DRIVER_PHASE, SERVICE_PHASE = "ray", "driver", "service"
+CHECK_EVENT = "check"  # a built-in check has failed
 EXCLUSION = "exclude_node"  # the request of a program
 CHECK_FAILED = "--health-check failed"  # how the prelude reports it
 UNAVAILABLE = ("lost", "failed", "expected")  # states of a node that show no sign of life
@@ -88,7 +89,7 @@ def assess(
 ) -> list[Evidence]:
     """Return the evidence in the events of an attempt. `hosts`: by node index; `gang`: the job is one."""
     ending = [event["time"] for event in events if (event["event"], event.get("state")) == ("run", "finishing")]
-    before = [event for event in events if not ending or event["time"] <= ending[0]]
+    before = [event for event in events if not ending or event["time"] <= ending[0] or event["event"] == CHECK_EVENT]
     last_terms = _last_terms(events)
     found: dict[tuple[str, str, int], Evidence] = {}
     for host, kind, reason, event in _failures(before, hosts, gang):
@@ -121,6 +122,9 @@ def _failures(
                 yield host, kind, str(event.get("reason", "")), event
         elif name == "control" and event.get("kind") == EXCLUSION:
             yield host, "program", str(event.get("reason", "")), event
+        elif name == CHECK_EVENT:
+            failed.add(host)
+            yield host, "check", str(event.get("reason", "")), event
         elif name == "node" and event.get("healthy") is False:
             yield host, "check", str(event.get("ailment", "")), event
         elif name == "node" and state == "lost" and (host, event.get("cycle")) not in explained:

@@ -15,7 +15,7 @@ from muster.spec.nearest import did_you_mean
 from muster.spec.passthrough import move_options
 from muster.spec.sbatch_options import option_name
 
-ENTRY_FIELDS = ("env", "sbatch", "ray_resource", "ray_label")
+ENTRY_FIELDS = ("env", "sbatch", "ray_resource", "ray_label", "node_check")
 """Fields that hold entries: a later layer adds or replaces single entries, not the whole field."""
 
 

@@ -23,6 +23,7 @@ from muster.spec.fields.job import (
     validate_range,
     with_range,
 )
+from muster.spec.fields.node_checks import NodeCheckFields
 from muster.spec.fields.node_memory import NodeMemoryFields
 from muster.spec.fields.ray import RayFields
 from muster.spec.fields.services import ServiceFields, validate_services
@@ -35,6 +36,7 @@ from muster.spec.passthrough import move_options
 # The last base's fields come first, in the model as in --help.
 class JobSpec(
     NodeMemoryFields,
+    NodeCheckFields,
     SpareFields,
     RequeueFields,
     SlurmFields,

@@ -286,7 +286,7 @@ def test_a_leader_that_stalls_for_longer_than_the_timeout_loses_no_agent(
                 if isinstance(message, Heartbeat):
                     channel.send(HeartbeatAnswer(message.at, -1, 0.0))
 
-        made = [Greeting(node_index, f"n{node_index}", 0, UNKNOWN_LOCATION, None) for node_index in range(count)]
+        made = [Greeting(node_index, f"n{node_index}", 0, UNKNOWN_LOCATION, None, False) for node_index in range(count)]
         found = [await connect(["127.0.0.1"], port, TOKEN, CONTROL_PROTOCOL, greeting) for greeting in made]
         answering = [asyncio.ensure_future(answer(channel)) for channel in found]
         while not over.is_set():

@@ -34,9 +34,37 @@ async def test_a_check_that_hangs_has_failed_and_nothing_of_it_is_left(tmp_path:
     assert not Path(f"/proc/{pid.read_text().strip()}").exists()
 
 
+async def no_failure() -> str | None:
+    return None
+
+
+async def test_a_built_in_check_that_fails_is_reported_and_the_command_is_not_run(tmp_path: Path) -> None:
+    results: list[tuple[bool, str]] = []
+
+    async def full_disk() -> str | None:
+        return "disk: full"
+
+    checks = HealthCheck(lambda ok, reason: results.append((ok, reason)), full_disk)
+    checks.start(f"touch {tmp_path}/run", 0.01)
+    while not results:
+        await asyncio.sleep(0.01)
+    await checks.close()
+    assert results[0] == (False, "disk: full") and not (tmp_path / "run").exists()
+
+
+async def test_without_a_command_only_built_in_checks_are_run() -> None:
+    results: list[tuple[bool, str]] = []
+    checks = HealthCheck(lambda ok, reason: results.append((ok, reason)), no_failure)
+    checks.start(None, 0.01)
+    while not results:
+        await asyncio.sleep(0.01)
+    await checks.close()
+    assert results[0] == (True, "")
+
+
 async def test_checks_repeat_and_every_result_is_reported_until_they_are_ended(tmp_path: Path) -> None:
     unhealthy, results = tmp_path / "unhealthy", []
-    checks = HealthCheck(lambda ok, reason: results.append((ok, reason)))
+    checks = HealthCheck(lambda ok, reason: results.append((ok, reason)), no_failure)
     checks.start(f"[ ! -e {unhealthy} ]", 0.05)
     while (True, "") not in results:
         await asyncio.sleep(0.02)
@@ -53,7 +81,7 @@ async def test_checks_repeat_and_every_result_is_reported_until_they_are_ended(t
 
 async def test_a_check_under_way_is_ended_with_the_rest(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    checks = HealthCheck(lambda ok, reason: None)
+    checks = HealthCheck(lambda ok, reason: None, no_failure)
     checks.start(f"sleep 1000 & echo $! >{pid}.tmp; mv {pid}.tmp {pid}; wait", 0.01)
     await asyncio.to_thread(wait_for, "the check to begin", pid.exists)
     await checks.close()

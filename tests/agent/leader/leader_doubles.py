@@ -29,6 +29,8 @@ FIELDS = {
     "stop_grace": 30.0,
     "signal_grace": 5.0,
     "command": ["x"],
+    "node_checks": "none",
+    "node_check": {},
 }
 M = TypeVar("M", bound=Message)
 HOSTS = ["n0", "n1", "n2"]

@@ -16,6 +16,7 @@ from muster.agent.control.channel import connect
 from muster.agent.control.connections import AgentJoined, AgentLost, AgentMessage, AgentRejected, HeartbeatAnswered
 from muster.agent.control.messages import (
     CONTROL_PROTOCOL,
+    ChecksDone,
     Dismissal,
     EndProcesses,
     Greeting,
@@ -46,6 +47,7 @@ from muster.election.leader_lease import LeaderLease
 from muster.election.membership import first_membership
 from muster.lifecycle import events as m
 from muster.lifecycle.config import RESTART
+from muster.lifecycle.roles import Role
 from muster.lifecycle.state_machine import RunConfig
 from muster.lifecycle.states import NodeState, RunState
 from muster.process.lease import ProcessLease
@@ -153,6 +155,70 @@ async def test_the_failure_of_a_node_is_published_with_the_lines_that_it_sent(le
     led.handle(AgentMessage(1, NodeFailure("network", "no address", ("its words",), 0)))
     (event,) = led.parts.events("failure")
     assert (event["phase"], event["log_tail"]) == ("network", ["its words"]) and led.machine.outcome is not None
+
+
+# -- built-in checks --------------------------------------------------------------------------------------------------
+
+ONE_SPARE = RunConfig(HOSTS, ray=False, spares=1)
+LOST_GPU = ChecksDone("gpu-count: 7 of 8 allocated GPUs are listed", {})
+
+
+def join_checking(led: Led, *node_indexes: int) -> None:
+    led.handle(*(AgentJoined(replace(greeting(one), checking=True), 1.0) for one in node_indexes))
+
+
+async def test_a_node_that_is_being_checked_is_welcomed_and_arrives_with_the_result(led: Led) -> None:
+    join_checking(led, 0, 1, 2)
+    assert [node_index for node_index, _ in led.sent.of(Welcome)] == [0, 1, 2]
+    assert {node.state for node in led.machine.nodes} == {NodeState.EXPECTED}
+    assert led.leader._nodes_with_startup_heartbeats() == []  # their agents have started
+    led.handle(*(AgentMessage(node_index, ChecksDone(None, {})) for node_index in range(3)))
+    assert {node.state for node in led.machine.nodes} == {NodeState.READY}
+
+
+async def test_a_spare_takes_the_place_of_a_node_whose_check_failed_before_the_driver_runs(tmp_path: Path) -> None:
+    led = Led(tmp_path, ONE_SPARE)
+    join_checking(led, 0, 1, 2)
+    led.handle(AgentMessage(0, ChecksDone(None, {})), AgentMessage(1, LOST_GPU))
+    assert led.machine.state is RunState.GATHERING
+    led.handle(AgentMessage(2, ChecksDone(None, {})))
+    assert [node.role for node in led.machine.nodes] == [Role.ACTIVE, Role.EXCLUDED, Role.ACTIVE]
+    assert (led.machine.state, led.machine.cycle) == (RunState.RUNNING, 0)
+    assert [node_index for node_index, _ in led.sent.of(StopWork)] == [1]
+    assert [event["host"] for event in led.parts.events("check")] == ["n1"]
+
+
+async def test_without_a_spare_a_failed_check_ends_the_run_before_the_driver(led: Led) -> None:
+    join_checking(led, 0, 1, 2)
+    led.handle(*(AgentMessage(node_index, ChecksDone(None, {})) for node_index in (0, 2)), AgentMessage(1, LOST_GPU))
+    assert led.machine.state is RunState.FINISHING and not led.machine.driver_running
+    assert led.machine.outcome is not None and "7 of 8 allocated GPUs" in led.machine.outcome.end_reason
+
+
+async def test_a_leader_whose_own_check_failed_hands_over_to_a_healthy_node(tmp_path: Path) -> None:
+    led = Led(tmp_path, replace(ONE_SPARE, on_node_loss=RESTART))
+    join_checking(led, 0, 1, 2)
+    led.handle(AgentMessage(1, ChecksDone(None, {})), AgentMessage(2, ChecksDone(None, {})), AgentMessage(0, LOST_GPU))
+    assert led.machine.state is RunState.YIELDED
+
+
+async def test_a_node_that_fails_a_check_after_a_failure_takes_no_part_in_the_next_cycle(tmp_path: Path) -> None:
+    led = Led(tmp_path, replace(ONE_SPARE, restart_on_driver_failure=True, max_restarts=1))
+    led.join(0, 1, 2)
+    led.handle(MachineEvent(m.DriverEnded(7, "exited with 7", completed=True)))
+    assert led.machine.cycle == 1 and [node for node, _ in led.sent.of(StopWork)] == [0, 1, 2]
+    for node_index, result in ((0, ChecksDone(None, {})), (1, LOST_GPU), (2, ChecksDone(None, {}))):
+        led.handle(AgentMessage(node_index, result), AgentMessage(node_index, WorkStopped(1)))
+    assert [node.role for node in led.machine.nodes] == [Role.ACTIVE, Role.EXCLUDED, Role.ACTIVE]
+    assert led.machine.state is RunState.RUNNING
+
+
+async def test_a_check_that_fails_after_the_end_of_the_run_began_is_recorded(led: Led) -> None:
+    led.join(0, 1, 2)
+    led.handle(MachineEvent(m.DriverEnded(7, "exited with 7", completed=True)))
+    assert led.machine.state is RunState.FINISHING
+    led.handle(AgentMessage(1, LOST_GPU), AgentMessage(1, WorkStopped(0)))
+    assert [event["host"] for event in led.parts.events("check")] == ["n1"]
 
 
 # -- the run directory, signals and defects ---------------------------------------------------------------------------

@@ -209,7 +209,7 @@ async def test_a_list_of_10_000_sandboxes_reaches_every_agent_in_one_line(tmp_pa
     inbox = Inbox()
     members = Connections(identity, b"secret", inbox)
     port = await members.listen()
-    greetings = [Greeting(node_index, "n", 0, UNKNOWN_LOCATION, None) for node_index in (2, 3)]
+    greetings = [Greeting(node_index, "n", 0, UNKNOWN_LOCATION, None, False) for node_index in (2, 3)]
     agents = [await connect(["127.0.0.1"], port, b"secret", CONTROL_PROTOCOL, greeting) for greeting in greetings]
     for _ in agents:
         await next_event(inbox, AgentJoined)

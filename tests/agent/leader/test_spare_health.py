@@ -19,7 +19,7 @@ class Recorder:
         self.sent: list[tuple[int, Any]] = []
         self.phases: list[str] = []
         context: Any = SimpleNamespace(
-            job=SimpleNamespace(health_check=text, spare_check_interval=interval),
+            job=SimpleNamespace(health_check=text, spare_check_interval=interval, selected_checks={}),
             connections=SimpleNamespace(send=self._send),
             publisher=SimpleNamespace(phase=self.phases.append),
         )

@@ -6,12 +6,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.docs import generate_ray_sub, generate_tables
-from tests.docs.reference import commands, http_api, job_file, metrics, proven, python_api, status, variables
+from tests.docs.reference import (
+    commands,
+    http_api,
+    job_file,
+    metrics,
+    node_checks,
+    proven,
+    python_api,
+    status,
+    variables,
+)
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGES: dict[str, Callable[[], str]] = {
     "reference/commands.md": commands.page,
     "reference/job-file.md": job_file.page,
+    "reference/node-checks.md": node_checks.page,
     "reference/environment.md": variables.page,
     "reference/exit-codes.md": status.exit_codes_page,
     "reference/status-and-events.md": status.page,

@@ -118,6 +118,7 @@ EVENTS = {
     "note": ("A node reports something that people should read.", ("rank", "host", "text")),
     "dashboard": ("Ray's dashboard is up; its fields say where.", ()),
     "gcs_restart": ("Ray's control service was restarted.", ("rank", "host", "reason", "seconds", "restarts")),
+    "check": ("A built-in check of a node has failed.", ("rank", "host", "ok", "reason")),
     "bad_node": (
         "There is evidence against a node; `bad` if jobs avoid it from now on.",
         ("host", "kind", "reason", "bad"),

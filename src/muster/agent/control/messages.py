@@ -84,7 +84,7 @@ class ServiceMembers(Message):
 class StartCheck(Message):
     """Run the health check periodically and report changes."""
 
-    text: str  # of the check's script
+    text: str | None  # of the job's own check; None if only built-in checks run
     interval: float  # in seconds
 
 
@@ -135,6 +135,7 @@ class StopWork(Message):
 
     cycle: int
     logs: LogCollection
+    check_seconds: float | None  # after a failure: run the built-in checks within this time, and answer with ChecksDone
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,7 @@ class Greeting(Message):
     attempt: int
     location: NodeLocation
     membership: Membership | None  # the last one received
+    checking: bool  # ChecksDone follows: the node has not arrived before
 
 
 @dataclass(frozen=True)
@@ -246,6 +248,14 @@ class HealthReport(Message):
 
     ok: bool
     reason: str
+
+
+@dataclass(frozen=True)
+class ChecksDone(Message):
+    """Report the results of the built-in checks before the job, or after a failure."""
+
+    failure: str | None  # what has failed
+    measured: Mapping[str, float]  # values by which nodes are compared, by check
 
 
 @dataclass(frozen=True)
@@ -391,6 +401,7 @@ CONTROL_PROTOCOL = MessageProtocol(
             UnendedProcess,
             NodeFailure,
             HealthReport,
+            ChecksDone,
             SignalReceived,
             StacksDumped,
             WorkStopped,

@@ -1,4 +1,4 @@
-"""Periodic run of the job's --health-check on a spare node."""
+"""Periodic run of the built-in checks, and of the job's --health-check, on a spare node."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import IO
 
 from muster.process import Scope, SpawnError
@@ -19,14 +19,15 @@ OUTPUT_TAIL_BYTES = 4096  # enough for the last line of the check's output
 
 
 class HealthCheck:
-    """Runs the check between `start` and `stop`, and passes each result to `report`: healthy or not, and the reason."""
+    """Runs the checks between `start` and `stop`; passes each result to `report`: healthy or not, and the reason."""
 
-    def __init__(self, report: Callable[[bool, str], None]) -> None:
-        self._report = report
+    def __init__(self, report: Callable[[bool, str], None], built_in: Callable[[], Awaitable[str | None]]) -> None:
+        """`built_in` runs the built-in checks; it returns None, or the reason of the failure."""
+        self._report, self._built_in = report, built_in
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, text: str, interval: float) -> None:
-        """Run the check every `interval` seconds, first after one interval: the node was checked on arrival."""
+    def start(self, text: str | None, interval: float) -> None:
+        """Run the checks every `interval` seconds, first after one interval: the node was checked on arrival."""
         self.stop()
         self._task = asyncio.create_task(self._repeat(text, interval))
 
@@ -41,10 +42,12 @@ class HealthCheck:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _repeat(self, text: str, interval: float) -> None:
+    async def _repeat(self, text: str | None, interval: float) -> None:
         while True:
             await asyncio.sleep(interval)
-            unhealthy_reason = await run_check(text, max(interval, MIN_CHECK_TIMEOUT_S))
+            unhealthy_reason = await self._built_in()
+            if unhealthy_reason is None and text is not None:
+                unhealthy_reason = await run_check(text, max(interval, MIN_CHECK_TIMEOUT_S))
             if unhealthy_reason is not None:
                 logger.warning("%s", unhealthy_reason)
             self._report(unhealthy_reason is None, unhealthy_reason or "")

@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from muster.agent.abandoned_job import mark_abandoned_job
 from muster.agent.control.codec import Message
 from muster.agent.control.connections import AgentJoined, AgentLost, AgentMessage, AgentRejected, HeartbeatAnswered
 from muster.agent.control.messages import (
+    ChecksDone,
     ControlRequest,
     Dismissal,
     GangBeat,
@@ -67,6 +68,7 @@ from muster.agent.event_loop import running_now
 from muster.agent.job import Identity, Job, run_config
 from muster.agent.leader.bad_nodes import record_bad_nodes
 from muster.agent.leader.candidate import Candidate
+from muster.agent.leader.check_reports import CheckReports
 from muster.agent.leader.context import LeaderContext
 from muster.agent.leader.driver import GangReport
 from muster.agent.leader.driver_supervisor import DriverSupervisor
@@ -135,6 +137,7 @@ class Leader:
         self._services = LeaderServices(context)
         self._driver_supervisor = DriverSupervisor(context, self._services)
         self._spare_health = SpareHealth(context)
+        self._checks = CheckReports(context)
         self._requests = WorkloadRequests(context, self._services.snapshot)
         self._hangs = HangReports(context)
         self._rundir_watch = RunDirectoryWatch(self._identity.attempt, RUN_POLL_S, self._machine.config.hosts)
@@ -226,7 +229,8 @@ class Leader:
         """Return the nodes that have not arrived. Startup heartbeats end with the first leader."""
         if self._publisher.term or self._machine.cycle:
             return []
-        return [node.node_index for node in self._machine.nodes if node.state is NodeState.EXPECTED]
+        expected = (node.node_index for node in self._machine.nodes if node.state is NodeState.EXPECTED)
+        return [node_index for node_index in expected if node_index not in self._joined]
 
     # -- agents -------------------------------------------------------------------------------------------------
 
@@ -241,7 +245,7 @@ class Leader:
         version = greeting.membership.version if greeting.membership is not None else -1
         self._lease.on_join(node_index, event.sent, version)
         self._welcome(node_index, self._machine.cycle)
-        self._feed(m.Arrived(node_index, greeting.host, greeting.location))
+        self._feed_all(self._checks.on_joined(greeting))
 
     def _on_agent_rejected(self, event: AgentRejected) -> None:
         self._publish_refusal(event.greeting, event.reason)
@@ -263,6 +267,7 @@ class Leader:
         if node_index not in self._joined:
             return
         self._joined.discard(node_index)
+        self._checks.on_lost(node_index)
         self._driver_supervisor.on_node_lost(node_index, event.last_heard)
         reason, blamed = f"the agent of {self._machine.nodes[node_index].host} {event.how}", node_index
         if event.isolated:
@@ -306,6 +311,9 @@ class Leader:
 
     def _on_health_report(self, node_index: int, message: HealthReport) -> None:
         self._feed(m.Health(node_index, message.ok, message.reason))
+
+    def _on_checks_done(self, node_index: int, message: ChecksDone) -> None:
+        self._feed_all(self._checks.on_done(node_index, message))
 
     def _on_signal_received(self, node_index: int, message: SignalReceived) -> None:
         host, name = self._machine.nodes[node_index].host, signal_name(message.signal)
@@ -420,6 +428,10 @@ class Leader:
         if not self._lease.over:
             self._execute(self._machine.handle(event, running_now()))
 
+    def _feed_all(self, events: Iterable[m.Event]) -> None:
+        for event in events:
+            self._feed(event)
+
     def _execute(self, transition: Transition) -> None:
         """Publish the changes of a transition, execute its commands, and update the lease; in any order."""
         self._spare_health.update(transition.changes)
@@ -468,7 +480,8 @@ class Leader:
         ends = [when for when in (command.deadline, self._killed_at) if when is not None]
         left = min(ends, default=now) - now
         logs = run_ending(node_index, outcome, left, self._machine.leader) if outcome else cycle_ending(node_index)
-        self._connections.send(node_index, StopWork(command.cycle, logs))
+        check_seconds = self._checks.seconds_for_stop(outcome, left, self._signalled)
+        self._connections.send(node_index, StopWork(command.cycle, logs, check_seconds))
 
     def _rejoin(self, command: m.Rejoin) -> None:
         self._welcome(command.node_index, command.cycle)
@@ -582,6 +595,7 @@ _MESSAGE_HANDLERS: dict[type[Message], Callable[[Leader, int, Any], None]] = {
     UnendedProcess: Leader._on_unended_process,
     NodeFailure: Leader._on_node_failure,
     HealthReport: Leader._on_health_report,
+    ChecksDone: Leader._on_checks_done,
     SignalReceived: Leader._on_signal_received,
     StacksDumped: Leader._on_stacks_dumped,
     WorkStopped: Leader._on_work_stopped,

@@ -1,4 +1,4 @@
-"""Periodic health checks of spares: started while a node waits as a spare, never while it works."""
+"""Periodic checks of spares, built-in and the job's own: started while a node waits as a spare, not while it works."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from muster.agent.control.messages import StartCheck, StopCheck
 from muster.agent.leader.context import LeaderContext
+from muster.lifecycle.node_checks import repeated_checks
 from muster.lifecycle.roles import Role, RunNode
 from muster.lifecycle.states import NodeState
 
@@ -17,6 +18,7 @@ class SpareHealth:
     def __init__(self, context: LeaderContext) -> None:
         self._connections, self._publisher = context.connections, context.publisher
         self._text, self._interval = context.job.health_check, context.job.spare_check_interval
+        self._any = bool(self._text or repeated_checks(context.job.selected_checks))
         self._checking: set[int] = set()
         self._unhealthy: set[int] = set()
 
@@ -28,7 +30,7 @@ class SpareHealth:
 
     def _start_or_stop_check(self, node: RunNode) -> None:
         waits = node.role is Role.SPARE and node.state is NodeState.ARRIVED
-        if waits and node.node_index not in self._checking and self._text and self._interval > 0:
+        if waits and node.node_index not in self._checking and self._any and self._interval > 0:
             self._checking.add(node.node_index)
             self._connections.send(node.node_index, StartCheck(self._text, self._interval))
         elif not waits and node.node_index in self._checking:

@@ -75,8 +75,8 @@ class SpareFields(BaseModel):
     spare_check_interval: Annotated[
         Seconds,
         Flag(
-            "Interval at which a spare runs --health-check again, in seconds or as 5m; a spare that fails it is not "
-            "used. 0 disables it.",
+            "Interval at which a spare runs its checks again, in seconds or as 5m; a spare that fails one is "
+            "not used. 0 disables it.",
             group="Spares",
             allowed=TIME,
             metavar="TIME",

@@ -1,0 +1,1 @@
+"""The built-in checks of a node, one module per subject. They run in a child process, since a device may hang."""
