@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.agent.conftest import DEADLINE_S, TOKEN, identity, next_event, serve_as_leader
 
-from muster.agent import leaderless
+from muster.agent import leaderless, run_directory
 from muster.agent.control.connections import AgentJoined
 from muster.agent.control.messages import Dismissal, Retirement
 from muster.agent.follower import Follower, recorded_exit_code
@@ -37,6 +37,29 @@ async def test_a_late_agent_finds_the_leader_despite_a_newer_claim_that_failed(t
     await first.release(Dismissal(7, "the driver exited with 7"))
     assert await asyncio.wait_for(late, DEADLINE_S) == 7
     first.close_all()
+
+
+async def test_an_agent_needs_no_file_of_the_job_once_it_has_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reading that is not repeated would cost the node when the filesystem fails for a while."""
+    job = Job.load(identity(tmp_path, 2).run)
+    readings: list[Job | OSError] = [OSError(errno.EIO, "Input/output error"), job, OSError(errno.EIO, "again")]
+
+    def load(run: object) -> Job:
+        if isinstance(reading := readings.pop(0), OSError):
+            raise reading
+        return reading
+
+    monkeypatch.setattr(run_directory, "RETRY_INTERVAL_S", 0.01)
+    monkeypatch.setattr(Job, "load", load)
+    inbox = Inbox()
+    leader = await serve_as_leader(identity(tmp_path, 0), 0, inbox)
+    agent = asyncio.ensure_future(Follower(identity(tmp_path, 2), TOKEN, ProcessLease()).run())
+    assert (await next_event(inbox, AgentJoined)).greeting.node_index == 2
+    await leader.release(Dismissal(0, "the driver exited with 0"))
+    assert await asyncio.wait_for(agent, DEADLINE_S) == 0
+    leader.close_all()
 
 
 @pytest.mark.parametrize("code", [0, 3])

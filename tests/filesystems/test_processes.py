@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from tests.filesystems.faulty_filesystem import FaultyFilesystem, faulty_filesystem, why_no_fuse
 
+from muster.agent.leader.driver import Driver
+from muster.agent.leader.inbox import Inbox
 from muster.process import Log, Scope
+from muster.process.log_reader import tail_lines
 
 pytestmark = pytest.mark.skipif(why_no_fuse() is not None, reason=str(why_no_fuse()))
 
@@ -36,6 +39,34 @@ async def test_a_log_that_fails_when_it_is_closed_does_not_end_the_supervisor(fi
         assert not scope.lost
     filesystem.clear()
     log.close()
+
+
+async def test_a_driver_runs_although_its_log_fails_when_it_is_closed(filesystem: FaultyFilesystem) -> None:
+    driver = Driver(Log(str(filesystem.path / "log"), 1 << 20), Inbox(), 0)
+    filesystem.inject("EIO", "flush")
+    assert (await asyncio.wait_for(driver.run(["true"], dict(os.environ), "/"), DEADLINE_S)).code == 0
+    assert filesystem.hits()[0] > 0
+
+
+async def test_a_program_does_not_get_sigpipe_if_its_log_cannot_be_examined_at_first(
+    filesystem: FaultyFilesystem,
+) -> None:
+    log = Log(str(filesystem.path / "log"), 1 << 20)
+    async with Scope("test") as scope:
+        opened = log.open()
+        filesystem.inject("EIO", "getattr", seconds=1.0, spreads=True)
+        process = await scope.spawn(["sh", "-c", "sleep 0.5; echo text; echo more"], log=log, opened_log=opened)
+        assert (await asyncio.wait_for(process.wait(), DEADLINE_S)).code == 0
+        assert filesystem.hits()[0] > 0
+        filesystem.clear()
+        os.close(opened)
+    assert log.tail() == "text\nmore\n"
+
+
+def test_a_log_whose_file_fails_when_it_is_closed_is_read(filesystem: FaultyFilesystem) -> None:
+    (filesystem.path / "log").write_text("text\n")
+    filesystem.inject("EIO", "flush")
+    assert tail_lines(str(filesystem.path / "log")) == ["text"] and filesystem.hits()[0] > 0
 
 
 async def test_the_event_loop_continues_while_a_scope_opens_and_the_filesystem_hangs(

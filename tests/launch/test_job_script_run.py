@@ -11,6 +11,7 @@ from pathlib import Path
 from shlex import quote
 
 import pytest
+from tests.filesystems.faulty_filesystem import faulty_filesystem, why_no_fuse
 
 from muster.launch.job_script import Launcher, PreludeArguments, render
 from muster.rundir import RunPaths, read_json
@@ -265,3 +266,27 @@ def test_an_outcome_that_the_run_recorded_is_not_replaced(run: RunPaths) -> None
 def test_without_a_run_directory_the_job_exits_with_the_launcher_s_code(run: RunPaths) -> None:
     vanish = ["sh", "-c", quote(f"mv {run.root} {run.root}.gone; exit 6")]
     assert execute(run, vanish).returncode == 6
+
+
+@pytest.mark.skipif(why_no_fuse() is not None, reason=str(why_no_fuse()))
+@pytest.mark.parametrize(
+    ("operation", "path"),
+    [
+        ("open", r".*/canary"),
+        ("create", r".*/node-0000\.log"),
+        ("open", r".*/node-0000\.log"),
+        ("open", r".*/agent\.pyz"),
+    ],
+    ids=["the canary", "the node's log", "the node's log again", "the agent"],
+)
+def test_a_node_starts_although_the_filesystem_fails_at_a_file_that_the_prelude_opens(
+    tmp_path: Path, operation: str, path: str
+) -> None:
+    with faulty_filesystem(tmp_path / "filesystem") as filesystem:
+        run = RunPaths(str(filesystem.path / "r-1"))
+        Path(run.root).mkdir()
+        filesystem.inject("EIO", operation, path, seconds=1.0, spreads=True)
+        done = on_one_node(run, agent=f"print('the agent speaks')\n{AGENT}")
+        assert done.returncode == 7, done.stderr  # the code that the agent has recorded
+        assert Path(run.attempt(0).node_log(0)).read_text() == "the agent speaks\n"
+        assert filesystem.hits()[0] > 0

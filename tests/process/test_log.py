@@ -46,6 +46,22 @@ async def test_a_log_that_cannot_be_opened_refuses_the_start_and_leaks_nothing(
         assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
+@pytest.mark.parametrize("limit", [None, 1000])
+async def test_a_log_that_is_open_is_not_opened_again(tmp_path: Path, limit: int | None) -> None:
+    """Opening it again may fail at that moment, on a filesystem that has lost its server."""
+    (tmp_path / "logs").mkdir()
+    log = Log(str(tmp_path / "logs" / "log"), limit)
+    opened = log.open()
+    (tmp_path / "logs").rename(tmp_path / "elsewhere")
+    async with Scope("test") as scope:
+        before = os.listdir("/proc/self/fd")
+        process = await scope.spawn(["echo", "text"], log=log, opened_log=opened)
+        assert (await process.wait()).code == 0
+        assert len(os.listdir("/proc/self/fd")) == len(before)
+    os.close(opened)
+    assert (tmp_path / "elsewhere" / "log").read_text() == "text\n"
+
+
 def test_limits_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="limit"):
         Log("log", limit=-1)

@@ -40,3 +40,12 @@ def test_a_list_of_hosts_of_another_length_is_not_used(tmp_path: Path) -> None:
     os.makedirs(attempt.root)
     Path(attempt.hosts).write_text("n0\n")
     assert hosts_by_index(attempt, 2) == ["rank-0", "rank-1"]
+
+
+def test_names_that_cannot_be_read_are_not_taken_for_missing_ones(tmp_path: Path) -> None:
+    """A leader that led under other names than the agents have would keep them until the end of its term."""
+    attempt = RunPaths(str(tmp_path)).attempt(0)
+    os.makedirs(attempt.hosts)  # reading it fails
+    assert host_names(attempt) == []
+    with pytest.raises(IsADirectoryError):
+        hosts_by_index(attempt, 2)

@@ -121,7 +121,7 @@ class Follower:
             self._node.checks.begin(self._job)
             log = identity.attempt.node_log(identity.node_index)
             await asyncio.to_thread(limit_node_log, log, self._job.log_limit)
-            self._node.location = await probe_location(os.environ, identity.run)
+            self._node.location = await probe_location(os.environ, self._job.segment)
             process = {"pid": os.getpid(), "python": sys.executable, "time": time.time()}
             known = {"rank": identity.node_index, "host": identity.host, "attempt": identity.attempt.number}
             record = {**known, **asdict(self._node.location), **process}

@@ -71,6 +71,7 @@ from muster.agent.ray.node import (
 from muster.agent.ray.resources import ResourceMismatch
 from muster.agent.ray.settings import RayOptions
 from muster.agent.request_mailbox import RequestMailbox
+from muster.agent.run_directory import RunDirectoryError, retried
 from muster.agent.section_watch import SectionWatch
 from muster.agent.services.node import NodeServices
 from muster.election.handover import RosterHistory
@@ -292,7 +293,7 @@ class NodeAgent:
         self._services = NodeServices(self._identity, self._cycle, self._address, self._token, channel.send)
         try:
             await self._services.prepare(leads)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RunDirectoryError) as error:
             self._report_failure("service", f"the job's services could not be read: {error}")
 
     async def _prepare_ray(self, options: RayOptions, channel: Channel, leads: bool) -> None:
@@ -301,7 +302,7 @@ class NodeAgent:
         try:
             usual = settings.temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.node_index)
             temp = avoid_occupied(usual)
-            env = await asyncio.to_thread(node_environment, identity, cycle)
+            env = await retried(identity.run.env, node_environment, identity, cycle)
             env.update(self._services.environment() if self._services is not None else {})
             if options.group is not None:
                 env[GROUP_VARIABLE] = options.group
@@ -320,7 +321,7 @@ class NodeAgent:
             await self._ray.warm()
         except ResourceMismatch as error:
             self._report_failure("resources", f"{identity.host}: {error}")
-        except (OSError, ValueError, SpawnError) as error:
+        except (OSError, ValueError, SpawnError, RunDirectoryError) as error:
             self._report_failure("ray", str(error))
 
     def _on_ray_event(self, channel: Channel, cycle: int, event: RayEvent) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import errno
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from muster.rundir.filesystem_type import probe_filesystem_type
@@ -35,15 +35,22 @@ class RunDirectoryError(Exception):
     """The filesystem of the run directory has failed; the message names it."""
 
 
-async def retried(path: str, work: Callable[..., T], *args: Any, timeout: float = FILESYSTEM_TIMEOUT_S) -> T:
+async def retried(
+    path: str,
+    work: Callable[..., T],
+    *args: Any,
+    timeout: float = FILESYSTEM_TIMEOUT_S,
+    run: Callable[..., Awaitable[T]] = asyncio.to_thread,
+) -> T:
     """Return the result of file operations on `path`, done on a thread and repeated while the filesystem fails.
 
-    Raises RunDirectoryError after `timeout` seconds, and at once for an error that will not pass.
+    `run` runs the work on its thread. Raises RunDirectoryError after `timeout` seconds, and at once for an error that
+    will not pass.
     """
     deadline = time.monotonic() + timeout
     while True:
         try:
-            return await asyncio.to_thread(work, *args)
+            return await run(work, *args)
         except OSError as error:
             if error.errno not in TRANSIENT_ERRORS or time.monotonic() >= deadline:
                 raise RunDirectoryError(await asyncio.to_thread(describe_failure, path, error)) from error

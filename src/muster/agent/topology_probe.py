@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from muster.agent.job import Job
 from muster.agent.ray.labels import probe_nvlink_domain
 from muster.lifecycle.topology import UNKNOWN_LOCATION, NodeLocation
-from muster.rundir import RunPaths
 
 TOPOLOGY_VARIABLE, DOMAIN_VARIABLE = "MUSTER_TOPOLOGY", "MUSTER_DOMAIN"  # override what is detected
 SLURM_VARIABLE = "SLURM_TOPOLOGY_ADDR"
@@ -34,12 +33,8 @@ def ranks_follow_topology(env: Mapping[str, str], job: Job) -> bool:
     return not job.groups and (job.segment > 1 or node_location(env) != UNKNOWN_LOCATION)
 
 
-async def probe_location(env: Mapping[str, str], run: RunPaths) -> NodeLocation:
+async def probe_location(env: Mapping[str, str], segment: int) -> NodeLocation:
     """Return the location for the greeting. Querying the GPUs takes seconds: done only for jobs with segments."""
-    if env.get(DOMAIN_VARIABLE):
+    if segment <= 1 or env.get(DOMAIN_VARIABLE):
         return node_location(env)
-    return node_location(env, await asyncio.to_thread(_nvlink_domain, dict(env), run))
-
-
-def _nvlink_domain(env: dict[str, str], run: RunPaths) -> str | None:
-    return probe_nvlink_domain(env) if Job.load(run).segment > 1 else None
+    return node_location(env, await asyncio.to_thread(probe_nvlink_domain, dict(env)))

@@ -10,10 +10,12 @@ import contextlib
 import os
 import signal
 import stat
+import time
 
 from muster.process.log_segments import drop_middle, find_segments, segment_path
 
 CHUNK = 1 << 18
+POSITION_TRIES, POSITION_RETRY_S = 120, 0.5  # a server that restarts is gone for a minute
 MAX_LINE_BYTES = 1 << 16  # a file grows by so much beyond its size to hold the rest of a line
 
 
@@ -26,8 +28,7 @@ class SegmentedLog:
     def __init__(self, fd: int, path: str, segment_bytes: int) -> None:
         """`fd` is the log's last file."""
         self._fd, self._path, self._segment_bytes = fd, path, segment_bytes
-        self._start = _start_of(fd, path)
-        self._size = os.fstat(fd).st_size
+        self._start, self._size = _position(fd, path)
         self._in_line = False  # the last line is incomplete
         self._missing = 0  # bytes that could not be written
 
@@ -80,6 +81,18 @@ class SegmentedLog:
             old, self._fd, self._start = self._fd, new, start
             drop_middle(self._path)
             os.close(old)  # last: on a network filesystem it may fail
+
+
+def _position(fd: int, path: str) -> tuple[int, int]:
+    """Return where the log's open file begins, and its size. Without a copier the program would get SIGPIPE.
+
+    Wait while the filesystem fails; after POSITION_TRIES write to the file as if it were empty.
+    """
+    for _ in range(POSITION_TRIES):
+        with contextlib.suppress(OSError):
+            return _start_of(fd, path), os.fstat(fd).st_size
+        time.sleep(POSITION_RETRY_S)
+    return 0, 0
 
 
 def _start_of(fd: int, path: str) -> int:

@@ -55,10 +55,13 @@ def streams(given: Sequence[int | None]) -> list[int]:
     return [os.open(os.devnull, os.O_RDWR) if fd is None else fd for fd in given]
 
 
-def logged_streams(given: Sequence[int | None], log: Log) -> list[int]:
-    """Replace missing output descriptors by the log. For a captured log the pipe's read end and the file follow."""
+def logged_streams(given: Sequence[int | None], log: Log, opened: int | None = None) -> list[int]:
+    """Replace missing output descriptors by the log. For a captured log the pipe's read end and the file follow.
+
+    `opened`: the log, if the caller has opened it; closed here like `given`.
+    """
     try:
-        file = log.open()
+        file = log.open() if opened is None else opened
     except OSError:
         for fd in given:
             if fd is not None:

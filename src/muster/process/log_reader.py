@@ -68,7 +68,7 @@ class LogReader:
         except OSError:
             return b""
         finally:
-            os.close(file)
+            _close(file)
         self.position += len(data)
         return data
 
@@ -82,6 +82,12 @@ class LogReader:
         if data:
             self._ends_line = data.endswith(b"\n")
         return data
+
+
+def _close(file: int) -> None:
+    """Close a file that was only read. A network filesystem may report with `close` what another process wrote."""
+    with contextlib.suppress(OSError):
+        os.close(file)
 
 
 def drop_notice(dropped: int) -> bytes:
@@ -102,8 +108,10 @@ def log_end(path: str) -> tuple[int, int] | None:
     try:
         refresh(file)
         found = os.fstat(file)
+    except OSError:
+        return None
     finally:
-        os.close(file)
+        _close(file)
     return start + found.st_size, found.st_mtime_ns
 
 

@@ -173,10 +173,12 @@ class Scope:
         stdout: int | None = None,
         stderr: int | None = None,
         log: Log | None = None,
+        opened_log: int | None = None,
     ) -> ManagedProcess:
         """Start a process. Raises SpawnError. The caller keeps and closes its descriptors.
 
-        Output without a descriptor goes to `log`; other missing streams are /dev/null.
+        Output without a descriptor goes to `log`; other missing streams are /dev/null. `opened_log`: what `log.open`
+        has returned, so that the log need not be opened again, which may fail.
         """
         if self.lost or self._closed.done():
             raise SpawnError(f"the scope {self.name!r} is {'lost' if self.lost else 'closed'}")
@@ -189,16 +191,18 @@ class Scope:
             "env": {**(os.environ if env is None else env), OWNER_VARIABLE: self.tag},
             "capture": None if log is None else log.capture(),
         }
-        given = [None if fd is None else os.dup(fd) for fd in (stdin, stdout, stderr)]
+        *given, opened = [None if fd is None else os.dup(fd) for fd in (stdin, stdout, stderr, opened_log)]
         # Shielded: a partly sent request must be finished, or the next one would be read as its rest.
-        return await asyncio.shield(asyncio.ensure_future(self._spawn(self._next_id, request, given, log)))
+        return await asyncio.shield(asyncio.ensure_future(self._spawn(self._next_id, request, given, log, opened)))
 
     async def _spawn(
-        self, number: int, request: dict[str, Any], given: list[int | None], log: Log | None
+        self, number: int, request: dict[str, Any], given: list[int | None], log: Log | None, opened: int | None
     ) -> ManagedProcess:
         loop = asyncio.get_running_loop()
         try:
-            fds = streams(given) if log is None else await loop.run_in_executor(None, logged_streams, given, log)
+            fds = (
+                streams(given) if log is None else await loop.run_in_executor(None, logged_streams, given, log, opened)
+            )
         except OSError as error:
             raise SpawnError(f"its log cannot be opened: {error}") from error
         owned = self._running[number] = ManagedProcess(loop.create_future(), loop.create_future())

@@ -12,10 +12,14 @@ STEP_NODES_VARIABLE = "MUSTER_STEP_NODES"  # number of the step's nodes: Slurm m
 def host_names(attempt: AttemptPaths) -> list[str]:
     """Return the names of the step's nodes by node index; empty before the job script has written them."""
     try:
-        with open(attempt.hosts, encoding="utf-8", errors="replace") as file:
-            return file.read().split()
+        return _read_names(attempt)
     except OSError:
         return []
+
+
+def _read_names(attempt: AttemptPaths) -> list[str]:
+    with open(attempt.hosts, encoding="utf-8", errors="replace") as file:
+        return file.read().split()
 
 
 def host_name(attempt: AttemptPaths, node_index: int) -> str:
@@ -23,8 +27,15 @@ def host_name(attempt: AttemptPaths, node_index: int) -> str:
 
 
 def hosts_by_index(attempt: AttemptPaths, nodes: int) -> list[str]:
-    """Return a name for each of `nodes` nodes: `rank-N` where the job script could not record the names."""
-    names = host_names(attempt)
+    """Return a name for each of `nodes` nodes: `rank-N` where the job script could not record the names.
+
+    Raises OSError if the file exists and cannot be read: names of a leader that differ from those of the agents would
+    be wrong until the end of its term.
+    """
+    try:
+        names = _read_names(attempt)
+    except FileNotFoundError:
+        names = []
     return names if len(names) == nodes else [f"rank-{node_index}" for node_index in range(nodes)]
 
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 from pathlib import Path
 
+import pytest
+
+from muster.agent import run_directory
 from muster.agent.leader.files import Files
 
 
@@ -48,3 +53,19 @@ async def test_queued_work_is_done_although_the_task_that_waits_for_it_is_cancel
     answers.set()
     await files.finish()
     assert hanging.done() and done == ["the last events"]
+
+
+async def test_an_operation_is_repeated_on_the_same_thread_while_the_filesystem_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_directory, "RETRY_INTERVAL_S", 0.01)
+    files, threads = Files(), []
+
+    def work() -> str:
+        threads.append(threading.get_ident())
+        if len(threads) < 3:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return "text"
+
+    assert await files.retried("/x", work) == "text"
+    assert len(threads) == 3 and set(threads) == {await files.run(threading.get_ident)}

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
+import errno
+import os
 import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +18,7 @@ import pytest
 from tests.agent.conftest import DEADLINE_S, GREETING, TOKEN
 from tests.agent.leader.leader_doubles import HOSTS, LeaderParts, job, wait_until
 
+from muster.agent import run_directory
 from muster.agent.control.channel import connect
 from muster.agent.control.connections import AgentJoined, AgentLost, AgentMessage, AgentRejected, HeartbeatAnswered
 from muster.agent.control.messages import (
@@ -434,8 +441,34 @@ async def test_events_are_handled_while_the_filesystem_hangs(led: Led) -> None:
 # -- with real connections and a real driver --------------------------------------------------------------------------
 
 
-async def test_a_candidate_becomes_a_leader_that_runs_the_job_of_its_members(tmp_path: Path) -> None:
+def fail_openings(monkeypatch: pytest.MonkeyPatch, openings: Mapping[str, Collection[int]]) -> Counter[str]:
+    """Let openings of files with these names fail, by their numbers from 1; return how often each was opened."""
+    opened: Counter[str] = Counter()
+
+    def failing(real: Callable[..., Any], path: Any, *args: Any, **options: Any) -> Any:
+        name = os.path.basename(path) if isinstance(path, str) else ""
+        opened[name] += 1
+        if opened[name] in openings.get(name, ()):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(run_directory, "RETRY_INTERVAL_S", 0.01)
+    monkeypatch.setattr(builtins, "open", partial(failing, open))
+    monkeypatch.setattr(os, "open", partial(failing, os.open))
+    return opened
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [{}, {"hosts": [1], "env.json": [1, 3], "driver.log": [2]}],
+    ids=["", "while files that it needs cannot be opened"],
+)
+async def test_a_candidate_becomes_a_leader_that_runs_the_job_of_its_members(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: Mapping[str, Collection[int]]
+) -> None:
+    opened = fail_openings(monkeypatch, failing)
     parts = LeaderParts(tmp_path)
+    Path(parts.attempt.hosts).write_text("n0\n")
     (Path(parts.attempt.root) / "nodes").mkdir(exist_ok=True)
     write_json(parts.identity.run.env, {"GREETING": "hello"})
     plan = {"gather_timeout": 60.0, "start_timeout": 60.0, "last_call": 0.0, "on_node_loss": "fail", "segment": 1}
@@ -458,5 +491,6 @@ async def test_a_candidate_becomes_a_leader_that_runs_the_job_of_its_members(tmp
     assert await asyncio.wait_for(running, DEADLINE_S) == 3
     assert Path(parts.attempt.driver_log).read_text() == "hello\n"
     assert read_record(parts.attempt.status(0))["error"]["log_tail"] == ["hello"]
+    assert all(opened[name] > max(numbers) for name, numbers in failing.items())
     agent.close()
     candidate.abandon()

@@ -122,7 +122,7 @@ if [ "${SLURM_PROCID}" -le 8 ]; then
       echo "$muster_beat" >"$muster_node.alive"
       sleep 2 || break
     done &
-  ) </dev/null >/dev/null 2>&1 3>&-
+  ) </dev/null >/dev/null 2>&1 3>&- 4>&-
 fi
 command -v "$1" >/dev/null || muster_fail "there is no $1 on this node, which was to run the container"
 [ -z "$muster_image" ] || [ -e "$muster_image" ] || muster_fail "cannot see the container image $muster_image"
@@ -142,7 +142,7 @@ muster_tries=0 muster_line='"'"''"'"'
 until # a network filesystem may have lost its server: only a file that is not there is certain
   ls "$muster_attempt" >/dev/null 2>&1
   muster_seen=$(LC_ALL=C cat "$muster_attempt/canary" 2>&1) &&
-    [ "$muster_seen" = "$muster_canary" ] && (umask 077 && : >>"$muster_log") 2>/dev/null
+    [ "$muster_seen" = "$muster_canary" ] && { (umask 077 && : >>"$muster_log") && command exec 4>>"$muster_log"; } 2>/dev/null
 do
   muster_tries=$((muster_tries + 1))
   case $muster_seen in
@@ -168,9 +168,9 @@ if [ "${SLURM_PROCID}" -le 8 ]; then
       echo "$muster_beat" >"$muster_node.alive"
       sleep 2 || break
     done &
-  ) </dev/null >/dev/null 2>&1 3>&-
+  ) </dev/null >/dev/null 2>&1 3>&- 4>&-
 fi
-exec >>"$muster_log" 2>&1 </dev/null
+exec >&4 2>&4 4>&- </dev/null
 if [ -n "$muster_setup" ]; then
   trap '"'"'muster_report "--setup ended the shell"; exit 122'"'"' EXIT
   eval "$muster_setup" || {

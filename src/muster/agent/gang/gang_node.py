@@ -38,10 +38,12 @@ from muster.agent.job import Identity, Job
 from muster.agent.private_dir import avoid_occupied, make_private_child
 from muster.agent.ray.cluster import RayCluster
 from muster.agent.ray.settings import temp_dir
+from muster.agent.run_directory import RunDirectoryError, retried
 from muster.exit_codes import INFRASTRUCTURE_FAILED, NOT_STARTED
 from muster.lifecycle.config import FAILURE_GRACE_S
 from muster.process import Exit, LeftoverProcess, Log, ManagedProcess, Scope, ScopeWatcher, SpawnError, sweep
 from muster.process.scope import LEFTOVER_GRACE_S
+from muster.process.supervisor import close_all
 from muster.rundir import make_private_dirs
 
 logger = logging.getLogger(__name__)
@@ -91,13 +93,14 @@ class GangNode(ScopeWatcher):
 
     async def _run(self) -> None:
         try:
-            job = await self._off_loop(self._prepare)
-            base = await self._off_loop(self._environment, job)
+            await self._off_loop(make_private_child, self._directory)
+            job = await retried(self._identity.run.job, self._prepare)
+            base = await retried(self._identity.run.env, self._environment, job)
             await self._opening
             for local in range(self._part.procs):
                 await self._start(local, job, base)
             await self._wait_for_all(job.stall_timeout)
-        except (OSError, SpawnError) as error:
+        except (OSError, SpawnError, RunDirectoryError) as error:
             if not self._close_tasks:
                 self._fail(0, INFRASTRUCTURE_FAILED, f"could not be started: {error}")
         except Exception as error:  # a defect of the agent must not look like a success
@@ -109,7 +112,6 @@ class GangNode(ScopeWatcher):
             self._send(ProcessesEnded(self._part.cycle))
 
     def _prepare(self) -> Job:
-        make_private_child(self._directory)
         for log in self._logs.values():
             make_private_dirs(os.path.dirname(log))
         return Job.load(self._identity.run)
@@ -127,9 +129,9 @@ class GangNode(ScopeWatcher):
         own = {**base, "MUSTER_BEAT_FILE": beat_file(self._directory, local)}
         env = rank_environment(own, self._part, local, self._identity.run.run_id, job.max_restarts)
         output = Log(self._logs[local], job.log_limit)
-        log = await self._off_loop(output.open)
+        log = await retried(output.path, output.open)
         try:
-            process = await self._scope.spawn(job.command, env=env, cwd=job.workdir, log=output)
+            process = await self._scope.spawn(job.command, env=env, cwd=job.workdir, log=output, opened_log=log)
         except SpawnError as error:
             if self._scope.lost:  # the process may run; it is then a child of this agent, and `close` ends it
                 self._fail(local, Exit().shell_code, str(Exit()))
@@ -139,7 +141,7 @@ class GangNode(ScopeWatcher):
                 self._fail(local, NOT_STARTED, f"could not be started: {error}")
             raise
         finally:
-            await self._off_loop(os.close, log)
+            await self._off_loop(close_all, [log])
         self._processes[local] = process
         for signum in self._signals:
             process.signal(signum)

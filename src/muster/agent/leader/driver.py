@@ -14,10 +14,12 @@ from typing import Union
 from muster.agent.control.connections import AgentMessage
 from muster.agent.control.messages import HungRankEnded, ProcessesEnded, RankFailed, UnendedProcess
 from muster.agent.leader.inbox import Inbox
+from muster.agent.run_directory import retried
 from muster.exit_codes import NOT_STARTED
 from muster.process import Exit, LeftoverProcess, Log, ManagedProcess, Scope, ScopeWatcher, SpawnError
 from muster.process.log_segments import open_newest
 from muster.process.scope import LEFTOVER_GRACE_S
+from muster.process.supervisor import close_all
 
 logger = logging.getLogger(__name__)
 
@@ -86,12 +88,15 @@ class Driver(RunningDriver, ScopeWatcher):
         self._ending: asyncio.Future[None] | None = None
 
     async def run(self, command: list[str], env: dict[str, str], cwd: str) -> Exit:
-        """Run the command; return when it and all its processes have ended, except those that SIGKILL cannot end."""
-        log = await asyncio.to_thread(self._log.open)
+        """Run the command; return when it and all its processes have ended, except those that SIGKILL cannot end.
+
+        Raises RunDirectoryError if its log cannot be opened.
+        """
+        log = await retried(self._log.path, self._log.open)
         try:
             await self._opening
             self._held = []
-            process = await self._scope.spawn(command, env=env, cwd=cwd, log=self._log)
+            process = await self._scope.spawn(command, env=env, cwd=cwd, log=self._log, opened_log=log)
             self._process = process
             for signum in self._held:
                 process.signal(signum)
@@ -104,7 +109,7 @@ class Driver(RunningDriver, ScopeWatcher):
             await asyncio.to_thread(os.write, log, line)
             return Exit(code=NOT_STARTED)
         finally:
-            await asyncio.to_thread(os.close, log)
+            await asyncio.to_thread(close_all, [log])
         exit = await process.wait()
         self.completed = self._ending is None
         await self._scope.close(grace=LEFTOVER_GRACE_S)

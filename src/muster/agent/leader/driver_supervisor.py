@@ -111,7 +111,8 @@ class DriverSupervisor:
             **driver_variables(context.publisher.timings, head),
             **affinity_variable(context.job.gpu_affinity_file),
         }
-        env = await context.files.run(_read_environment, context.identity, self.cluster, machine.cycle, usual, more)
+        identity, arguments = context.identity, (self.cluster, machine.cycle, usual, more)
+        env = await context.files.retried(identity.run.env, _read_environment, identity, *arguments)
         return {**env, **restart}
 
     def on_head_address(self, address: str, dashboard: int | None) -> None:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from muster.agent.leader.log_tail import LogTails
+from muster.agent.run_directory import retried
 
 T = TypeVar("T")
 
@@ -26,6 +27,13 @@ class Files:
         task that publishes regularly, and a batch that it has handed over exists nowhere else.
         """
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, work, *args))
+
+    async def retried(self, path: str, work: Callable[..., T], *args: Any) -> T:
+        """Run a file operation on `path` as `run` does, and repeat it while the filesystem fails.
+
+        Raises RunDirectoryError.
+        """
+        return await retried(path, work, *args, run=self.run)
 
     async def tail(self, path: str) -> list[str]:
         """Return the last lines of a log; none if they cannot be read within half a second."""

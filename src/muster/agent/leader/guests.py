@@ -10,6 +10,7 @@ from typing import Any
 
 from muster.agent.leader.context import LeaderContext
 from muster.agent.leader.driver import Driver
+from muster.agent.run_directory import RunDirectoryError
 from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.process import Exit, Log
 from muster.rundir import read_record, write_json
@@ -92,7 +93,7 @@ class Guests:
     async def _run(self, guest: str, command: list[str], env: dict[str, str], workdir: str) -> None:
         try:
             exit = await self._drivers[guest].run(command, env, workdir)
-        except OSError as error:  # its log cannot be written: the cluster continues
+        except (OSError, RunDirectoryError) as error:  # its log cannot be written: the cluster continues
             logger.warning("guest %s: %s", guest, error)
             exit = Exit()
         del self._drivers[guest]

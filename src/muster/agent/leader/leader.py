@@ -120,9 +120,9 @@ class Leader:
 
     @classmethod
     async def create(cls, identity: Identity, job: Job, candidate: Candidate, process_lease: ProcessLease) -> Leader:
-        """Return the leader that the candidate has become. Its files are read on the thread: they may hang."""
-        files = Files()
-        machine, publisher = await files.run(_read_run, identity, job, candidate.term_start, running_now())
+        """Return the leader that the candidate has become. Raises RunDirectoryError if the filesystem fails."""
+        files, start = Files(), candidate.term_start
+        machine, publisher = await files.retried(identity.run.root, _read_run, identity, job, start, running_now())
         process_lease.clear()  # nothing runs yet
         lease = LeaseExecutor(machine, candidate.connections, candidate.membership, process_lease, candidate.in_use)
         inbox = candidate.inbox

@@ -13,6 +13,7 @@ from muster.agent.environment import node_environment
 from muster.agent.job import Identity, Job
 from muster.agent.private_dir import avoid_occupied
 from muster.agent.ray.settings import RayOptions, block_size, temp_dir
+from muster.agent.run_directory import retried
 from muster.agent.service_model import AUTO, ENDPOINT, ServiceDefinition, load_services
 from muster.agent.services import endpoint, sandbox, templating
 from muster.agent.services.instance import ServiceInstance
@@ -42,7 +43,7 @@ class NodeServices:
 
     async def prepare(self, leads: bool) -> None:
         """Lease the ports of all services that run here if this node gets a rank."""
-        self._services, self._context, self._group = await asyncio.get_running_loop().run_in_executor(None, self._load)
+        self._services, self._context, self._group = await retried(self._identity.run.services, self._load)
         for service in self._services.values():
             group = service.group in (None, self._group)
             if (service.scope == ALL and group) or (service.scope == HEAD and leads and service.group is None):

@@ -16,5 +16,5 @@ if [ "${__RANK_VARIABLE__}" -le __CANDIDATES__ ]; then
       echo "$muster_beat" >"$muster_node.alive"
       sleep __HEARTBEAT_S__ || break
     done &
-  ) </dev/null >/dev/null 2>&1 3>&-
+  ) </dev/null >/dev/null 2>&1 3>&- 4>&-
 fi
