@@ -91,10 +91,12 @@ CSHARP_DEBUG = """namespace System.Diagnostics {
     }
 }
 """
-JEST_CONFIGURATION = """const preset = name => require.resolve(name, { paths: process.env.NODE_PATH.split(":") });
+# `npm install -g` puts babel-jest below jest, a local installation beside it.
+JEST_CONFIGURATION = """const places = process.env.NODE_PATH.split(":");
+const preset = name => require.resolve(name, { paths: [...places, ...places.map(place => place + "/jest")] });
 module.exports = {
   maxWorkers: 2,
-  modulePaths: process.env.NODE_PATH.split(":"),
+  modulePaths: places,
   testMatch: ["**/*.test.[jt]s?(x)"],
   transform: {
     "\\\\.[jt]sx?$": [preset("babel-jest"), {
