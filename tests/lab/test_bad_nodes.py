@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from tests.lab.conftest import SlurmCommand, begins_again
 from tests.running import wait_for
 
@@ -55,6 +56,7 @@ def test_a_node_that_fails_its_check_is_avoided_in_the_next_attempt_and_run_unti
     assert hosts(slurm, slurm.run_dirs()[-1]) == ["n1", "n2"]
 
 
+@pytest.mark.slow
 def test_a_node_that_fails_a_built_in_check_under_load_is_avoided_until_it_is_forgiven(slurm: SlurmCommand) -> None:
     """n2 loses a GPU when the driver works; until then all its checks pass."""
     loaded, programs = slurm.cwd / "loaded", slurm.cwd / "programs"
