@@ -31,8 +31,9 @@ def main() -> None:
     rows = parser.parse_args().rows
     ray.init(log_to_driver=False)
     output = os.path.join(os.environ["MUSTER_OUTPUT_DIR"], "predictions")
+    # The actors reserve no CPU, so that tasks which read and write fit beside them on nodes with a single one.
     predictions = ray.data.range(rows, override_num_blocks=8).map_batches(
-        Model, batch_size=256, compute=ray.data.ActorPoolStrategy(size=2), num_cpus=0.5
+        Model, batch_size=256, compute=ray.data.ActorPoolStrategy(size=2), num_cpus=0
     )
     predictions.write_parquet(output)
     found = ray.data.read_parquet(output)
