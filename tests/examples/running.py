@@ -19,7 +19,7 @@ def run_example(
     return muster("run", "--backend", "local", "--python", muster.python, "-f", file, *options, timeout=500)
 
 
-def last_line(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the driver's last line; fail with all output if the run failed."""
+def lines_of(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Return the lines of the driver; fail with all output if the run failed. Libraries may add lines at any place."""
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()[-1]
+    return done.stdout.splitlines()

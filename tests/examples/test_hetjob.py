@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from tests.examples.running import EXAMPLES, run_example
+from tests.examples.running import EXAMPLES, lines_of, run_example
 from tests.running import MusterCommand
 
 
@@ -12,11 +12,9 @@ from tests.running import MusterCommand
 @pytest.mark.ray
 def test_tasks_of_a_group_use_the_service_of_the_head(muster: MusterCommand) -> None:
     done = run_example(muster, "hetjob", file="local.yaml")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines() == [
-        "the driver is in the group trainers; 2 nodes are actors",
-        *["actors got status 200 from the service"] * 2,
-    ]
+    lines = lines_of(done)
+    assert "the driver is in the group trainers; 2 nodes are actors" in lines
+    assert lines.count("actors got status 200 from the service") == 2
 
 
 def test_the_job_file_for_one_machine_differs_only_in_what_a_machine_does_not_have() -> None:

@@ -6,7 +6,7 @@ import importlib.util
 import json
 
 import pytest
-from tests.examples.running import EXAMPLES, run_example
+from tests.examples.running import EXAMPLES, lines_of, run_example
 from tests.running import MusterCommand
 
 NOTEBOOK = EXAMPLES / "notebook" / "explore.ipynb"
@@ -31,7 +31,6 @@ def test_the_cells_compile_and_are_stored_without_output() -> None:
 )
 def test_a_notebook_as_the_driver_uses_all_nodes(muster: MusterCommand) -> None:
     (muster.cwd / "job.yaml").write_text("nodes: 2\ncommand: [jupyter, execute, explore.ipynb, --inplace]\n")
-    done = run_example(muster, "notebook")
-    assert done.returncode == 0, done.stdout + done.stderr
+    lines_of(run_example(muster, "notebook"))
     outputs = json.dumps([cell["outputs"] for cell in code_cells((muster.cwd / "explore.ipynb").read_text())])
     assert "2 nodes in run" in outputs and "285" in outputs
