@@ -86,6 +86,7 @@ def main() -> None:
     if rank == 0:
         save(network, optimizer, options.steps)
         print(f"done: loss {loss.item():.4f} after {options.steps} steps", flush=True)
+    dist.barrier()  # a rank that leaves while others still communicate would abort them
     dist.destroy_process_group()
 
 
