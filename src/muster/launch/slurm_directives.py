@@ -59,8 +59,7 @@ def options(spec: JobSpec, run_dir: str, workdir: str) -> dict[str, str | None]:
     """Return all sbatch options by long name: those that Muster sets, its defaults, then the job's."""
     chosen: dict[str, str | None] = {
         "job-name": spec.name,
-        "nodes": _node_count(spec),
-        "ntasks-per-node": "1",
+        **_size_options(spec),
         "chdir": workdir,
         **defaults(spec, run_dir),
     }
@@ -68,9 +67,14 @@ def options(spec: JobSpec, run_dir: str, workdir: str) -> dict[str, str | None]:
     return {name: value for name, value in chosen.items() if value != ""}
 
 
-def _node_count(spec: JobSpec) -> str:
+def _size_options(spec: JobSpec) -> dict[str, str | None]:
+    """Return the options for the number of nodes.
+
+    A range has no number of tasks per node: sbatch (22.05) would compute the tasks for the fewest nodes, and Slurm
+    would never allocate more nodes than tasks.
+    """
     fewest, most = spec.fewest_nodes + spec.spares, spec.nodes + spec.spares
-    return str(most) if fewest == most else f"{fewest}-{most}"
+    return {"nodes": str(most), "ntasks-per-node": "1"} if fewest == most else {"nodes": f"{fewest}-{most}"}
 
 
 def directives(spec: JobSpec, run_dir: str, workdir: str) -> list[str]:
