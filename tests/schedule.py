@@ -41,6 +41,7 @@ GROUPS = {
     "four nodes, too": (
         "lab/test_run.py",
         "lab/test_behaviours.py",
+        "lab/test_elastic.py",
         "lab/test_gang.py",
         "lab/test_failures.py",
         "lab/test_seeing.py",

@@ -154,7 +154,7 @@ EVENTS_LOST = (
 PHASES = {
     "gathering": "waiting for {nodes}",
     "starting": "{arrived}{nodes} arrived",
-    "restarting": "the driver was stopped; the next cycle runs on the remaining nodes",
+    "restarting": "restarting on the remaining nodes",
     "finishing": "stopping everything on {nodes}",
 }
 

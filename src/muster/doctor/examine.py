@@ -114,7 +114,8 @@ class Examination:
             self._results.append(CheckResult("partition", "pass", f"{name}: inside job {os.environ['SLURM_JOB_ID']}"))
         else:
             requested = probe_runner.requests(self.spec, os.environ)
-            self._results.append(check_partition(slurm, requested.get("partition"), self.spec.nodes, self.spec.time))
+            nodes, partition = self.spec.fewest_nodes, requested.get("partition")
+            self._results.append(check_partition(slurm, partition, nodes, self.spec.time))
         return slurm
 
     def _examine_nodes(self) -> GatheredFacts:
