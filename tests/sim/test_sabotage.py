@@ -327,8 +327,8 @@ def allow_one_restart_more(patch: Patch) -> None:
 def give_a_replacement_another_rank(patch: Patch) -> None:
     real = RunStateMachine._promote
 
-    def promote(self: RunStateMachine, spare: int, rank: int, now: float) -> None:
-        real(self, spare, rank + 1, now)
+    def promote(self: RunStateMachine, spare: int, rank: int, now: float, replaces: int | None = None) -> None:
+        real(self, spare, rank + 1, now, replaces)
 
     patch.setattr(RunStateMachine, "_promote", promote)
 

@@ -72,7 +72,7 @@ def service_plans(records: Mapping[str, Any] | None, groups: Sequence[NodeGroup]
             record["gate"],
             record["deadline"],
             ranks_of(record["group"], groups) if record.get("group") else None,
-            is_endpoint=record["kind"] == ENDPOINT,
+            is_endpoint=record.get("kind") == ENDPOINT,
             of=record.get("of"),
         )
         for name, record in (records or {}).items()
