@@ -46,7 +46,7 @@ CLAIMS = (
     ProvenClaim(
         "A node that fails a built-in check, if only under load, gets no rank; a check that hangs holds up nothing",
         ("local/test_node_checks", "lab/test_bad_nodes", "agent/test_check_process"),
-        "GPUs: the output of their tools is recorded",
+        "GPUs: the output of their tools is from public reports or written after its format",
     ),
     ProvenClaim(
         "Nodes find the leader on several networks, with a dead interface, with 127.0.1.1 and with only IPv6",

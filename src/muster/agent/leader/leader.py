@@ -27,30 +27,25 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import replace
 from typing import Any
 
-from muster.agent.abandoned_job import mark_abandoned_job
 from muster.agent.control.codec import Message
 from muster.agent.control.connections import AgentJoined, AgentLost, AgentMessage, AgentRejected, HeartbeatAnswered
 from muster.agent.control.messages import (
     ChecksDone,
     ControlRequest,
-    Dismissal,
     GangBeat,
     GcsRestarted,
     Greeting,
     HeadAddress,
     HealthReport,
     HungRankEnded,
-    MembershipUpdate,
     NodeFailure,
     Note,
     ProcessesEnded,
     RankFailed,
     RayAlive,
     RayStarted,
-    Retirement,
     SectionReport,
     ServiceLoad,
     ServiceServes,
@@ -66,7 +61,6 @@ from muster.agent.control.messages import (
 from muster.agent.environment import given_variables
 from muster.agent.event_loop import running_now
 from muster.agent.job import Identity, Job, run_config
-from muster.agent.leader.bad_nodes import record_bad_nodes
 from muster.agent.leader.candidate import Candidate
 from muster.agent.leader.check_reports import CheckReports
 from muster.agent.leader.context import LeaderContext
@@ -86,6 +80,7 @@ from muster.agent.leader.inbox import (
     WorkFailed,
 )
 from muster.agent.leader.leader_lease import LeaseExecutor
+from muster.agent.leader.run_end import explained, hand_over, publish_outcome
 from muster.agent.leader.rundir_watch import RunDirectoryWatch
 from muster.agent.leader.services import LeaderServices
 from muster.agent.leader.spare_health import SpareHealth
@@ -95,7 +90,6 @@ from muster.agent.log_collection import cycle_ending, run_ending
 from muster.agent.service_model import service_variables
 from muster.agent.topology_probe import ranks_follow_topology
 from muster.election.leader_silence import STARTUP_LOSS_S
-from muster.election.membership import Membership
 from muster.lifecycle import events as m
 from muster.lifecycle.config import FIRST_LEADER, TermStart
 from muster.lifecycle.roles import RunNode
@@ -103,7 +97,6 @@ from muster.lifecycle.state_machine import RunStateMachine, Transition
 from muster.lifecycle.states import NodeState, RunState
 from muster.process import signal_name
 from muster.process.lease import ProcessLease
-from muster.rundir import AttemptPaths, launcher_log
 from muster.rundir.redaction import secret_values
 
 logger = logging.getLogger(__name__)
@@ -490,7 +483,7 @@ class Leader:
         self._end_term(self._publish_end(command.outcome))
 
     def _yield(self, command: m.Yield) -> None:
-        self._end_term(self._hand_over(command.reason, self._lease.last_membership(command.successor)))
+        self._end_term(hand_over(self._context, command.reason, self._lease.last_membership(command.successor)))
 
     def _welcome(self, node_index: int, cycle: int) -> None:
         """Send what the node can prepare for a cycle before it has a rank in it."""
@@ -518,27 +511,11 @@ class Leader:
         await self._driver_supervisor.close()
         await self._error.settle()
         if self._signalled:
-            outcome = await self._files.run(_explained, outcome, self._identity.attempt)
+            outcome = await self._files.run(explained, outcome, self._identity.attempt)
         if not await self._lease.wait_for_outcome():
             self.step_down_reason = f"{self.step_down_reason}: {outcome.end_reason}"
             return None
-        await record_bad_nodes(self._context, self._services.snapshot, hurry=self._signalled)
-        if not await self._lease.wait_until_it_acts():
-            return None
-        await mark_abandoned_job(self._identity)
-        await self._services.publish()
-        self._stop_regular_work()  # what is being written comes first; nothing is written after the outcome
-        self._publisher.run_ends(outcome)
-        texts = self._publisher.batch(self._services.snapshot)
-        await self._files.run(self._publisher.conclude, texts, outcome, self._signalled)
-        await self._connections.release(Dismissal(outcome.exit_code, outcome.end_reason))
-        return outcome.exit_code
-
-    async def _hand_over(self, reason: str, last: Membership) -> None:
-        """Hand over to another node: the last membership excludes this one. No driver runs that would need a fence."""
-        self._publisher.phase(f"{self._identity.host} hands over to another node: {reason}")
-        self._connections.send_all(MembershipUpdate(last))
-        await self._connections.release(Retirement(reason))
+        return await publish_outcome(self._context, self._services, outcome, self._signalled, self._regular)
 
     async def _step_down(self) -> None:
         """Stop leading: the lease has ended, or ends with the connections. Supervisors kill this node's processes."""
@@ -609,12 +586,6 @@ _MESSAGE_HANDLERS: dict[type[Message], Callable[[Leader, int, Any], None]] = {
     ServiceLoad: Leader._on_service_message,
     ServiceServes: Leader._on_service_message,
 }
-
-
-def _explained(outcome: m.RunOutcome, attempt: AttemptPaths) -> m.RunOutcome:
-    """Return the outcome of a signalled run with Slurm's cause of the signal, e.g. its time limit, if that is known."""
-    cause = launcher_log.cancellation(attempt.steps_log)
-    return replace(outcome, end_reason=f"{outcome.end_reason}: {cause}") if cause else outcome
 
 
 def _read_run(

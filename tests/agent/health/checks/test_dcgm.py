@@ -1,4 +1,4 @@
-"""The table of `dcgmi diag`, as recorded from a node with a GPU that has failed."""
+"""The table of `dcgmi diag` of a node with a GPU that has failed, written after its format."""
 
 from __future__ import annotations
 

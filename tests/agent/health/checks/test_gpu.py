@@ -1,4 +1,4 @@
-"""GPUs in the output of nvidia-smi. No GPU is present: the output is recorded."""
+"""GPUs in the output of nvidia-smi. No GPU is present: the output is from public reports."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from muster.agent.health.checks import gpu
 from muster.agent.health.checks.finding import CheckedNode, Verdict, failed
 
 MIB = 1 << 20
-RECORDED = (Path(__file__).parent / "recorded" / "nvidia-smi-q-a100.txt").read_text()
-HEALTHY = RECORDED.split("\nGPU 00000000:10")[0]
+REPORTED = (Path(__file__).parent / "tool_output" / "nvidia-smi-q-a100.txt").read_text()
+HEALTHY = REPORTED.split("\nGPU 00000000:10")[0]
 LISTING = """\
 GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-31515c3d-1414-7c2c-004a-f86a898946ac)
 GPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-72d87681-01db-370e-567d-41afcf20fad0)
@@ -60,7 +60,7 @@ def test_a_gpu_without_errors_passes_every_check() -> None:
 
 def test_a_row_that_waits_for_its_remapping_is_a_failure_and_corrected_errors_are_not() -> None:
     reason = "GPU 00000000:10:1C.0 needs a reset or repair of its memory (Pending: Yes)"
-    assert gpu.check_ecc(node(RECORDED), 0.0) == failed(reason)
+    assert gpu.check_ecc(node(REPORTED), 0.0) == failed(reason)
 
 
 def test_uncorrected_errors_since_the_reset_count_and_those_of_the_gpu_s_life_do_not() -> None:
