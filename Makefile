@@ -108,6 +108,7 @@ bench: .venv/.ready-for-tests ## Measure agents, gathering, and bring-up side by
 	$(BIN)/python bench/gcs_recovery.py
 	$(BIN)/python bench/sandbox.py
 	$(BIN)/python bench/gateway.py
+	$(BIN)/python bench/endpoint.py
 	PYTHONPATH=. $(BIN)/python bench/seeing.py
 	PYTHONPATH=. $(BIN)/python bench/scale_views.py
 	$(BIN)/python bench/bringup.py $(BENCH_ARGS)
