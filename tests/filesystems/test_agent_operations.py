@@ -1,4 +1,4 @@
-"""An agent that leads a run of one node ends it truly although the server fails at any of its own operations.
+"""An agent that leads a run of one node ends it truly although the server fails at any of its operations.
 
 `test_every_operation.py` strikes where a run first does something to a file, which is often another program than the
 agent. Here the operations are those of an agent alone, which runs in this process.
