@@ -14,6 +14,7 @@ from tests.image import MARK, PYTHON, build_image
 from tests.lab.conftest import LAB_DIR, SlurmCommand
 from tests.running import wait_for
 
+from muster.agent.check_process import PROCESS_NAME
 from muster.lab import Lab
 from muster.launch.containers.render import Container, enter
 
@@ -94,7 +95,8 @@ def agents_of(slurm: SlurmCommand, node: str) -> list[tuple[str, bool]]:
         with contextlib.suppress(OSError):  # it ended while we looked
             here = Path(f"/proc/{pid}")
             parent = here.joinpath("stat").read_text().rpartition(")")[2].split()[1]
-            if b"agent.pyz" in here.joinpath("cmdline").read_bytes():
+            checks = here.joinpath("comm").read_bytes().strip() == PROCESS_NAME  # forked by the agent
+            if b"agent.pyz" in here.joinpath("cmdline").read_bytes() and not checks:
                 agents.append((Path(f"/proc/{parent}/comm").read_text().strip(), Path(f"{here}/root{MARK}").exists()))
     return agents
 

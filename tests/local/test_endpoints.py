@@ -37,6 +37,8 @@ def ask(path, key=os.environ["MUSTER_ENDPOINT_TOKEN"]):
 found = {"url": os.environ["MUSTER_ENDPOINT_ENGINE"], "refused": ask("/", "wrong")[0]}
 found["answers"] = [ask("/") for _ in range(10)]
 if os.environ["RANK"] == "0":
+    while not os.path.exists(os.path.join(os.environ["MUSTER_OUTPUT_DIR"], "1")):
+        time.sleep(0.05)  # until the other rank has had its answers from all engines
     found["lost"] = ask("/die")
     found["later"] = [ask("/") for _ in range(10)]
 with open(os.path.join(os.environ["MUSTER_OUTPUT_DIR"], os.environ["RANK"]), "w") as file:

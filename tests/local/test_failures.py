@@ -6,11 +6,13 @@ import json
 import os
 import signal
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.running import MusterCommand, wait_for
 
+from muster.agent.check_process import PROCESS_NAME
 from muster.errors import BackendError
 from muster.rundir import RunPaths
 from muster.runs import stop as stopping
@@ -229,6 +231,7 @@ def _state(events: os.PathLike[str], rank: int) -> str | None:
 
 
 def _supervisor_of(agent: int) -> int:
-    """The agent's only child: the supervisor of its driver."""
-    with open(f"/proc/{agent}/task/{agent}/children") as file:
-        return int(file.read().split()[0])
+    """Return the supervisor of the agent's driver: its only child besides the process of the node checks."""
+    children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+    (supervisor,) = (pid for pid in children if Path(f"/proc/{pid}/comm").read_bytes().strip() != PROCESS_NAME)
+    return int(supervisor)

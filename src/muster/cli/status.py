@@ -132,13 +132,16 @@ def _service_line(name: str, service: dict[str, Any]) -> str:
 
 
 def _ray_lines(ray: dict[str, Any] | None, live: bool) -> list[str]:
-    if ray is None or not live:
+    """Return where Ray is while the run lives, and how often its control service was restarted."""
+    if ray is None:
         return []
+    restarts = ray.get("gcs_restarts", 0)  # a run of an older build has none
+    times = f"control service restarted {restarts} time{'s' if restarts > 1 else ''}"
+    if not live:
+        return [f"  Ray's {times}"] if restarts else []
     dashboard = ray["dashboard"]
     where = f", dashboard on {dashboard['host']}:{dashboard['port']}" if dashboard else ""
-    restarts = ray.get("gcs_restarts", 0)  # a run of an older build has none
-    times = f", control service restarted {restarts} time{'s' if restarts > 1 else ''}" if restarts else ""
-    return [f"  Ray at {ray['address']}{where}{times}"]
+    return [f"  Ray at {ray['address']}{where}{f', {times}' if restarts else ''}"]
 
 
 def _timing_line(timings: dict[str, float | None]) -> str:
