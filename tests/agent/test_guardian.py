@@ -145,9 +145,20 @@ def test_a_signal_is_handled_once_whichever_process_it_was_sent_to(tmp_path: Pat
             os.kill(target, signal.SIGUSR1)
         lines = [guardian.stdout.readline()]
         os.kill(guardian.pid, signal.SIGUSR2)  # passed on after the first one
-        while lines[-1] != "last\n":
+        while lines[-1] not in ("last\n", ""):  # nothing: the agent has ended
             lines.append(guardian.stdout.readline())
         assert lines == ["signal\n", "last\n"]
+
+
+def test_a_signal_that_arrives_before_the_guardian_has_handlers_waits_for_them(tmp_path: Path) -> None:
+    """The guardian signals itself right after the fork, before it has any handler."""
+    setup = "fork = os.fork\ndef signalled():\n    pid = fork()\n"
+    setup += "    if pid: os.kill(os.getpid(), signal.SIGUSR1)\n    return pid\nos.fork = signalled"
+    with agent(tmp_path, setup=setup) as (guardian, _):
+        assert guardian.stdout is not None
+        os.kill(guardian.pid, signal.SIGUSR2)
+        lines = {guardian.stdout.readline(), guardian.stdout.readline()}
+    assert lines == {"signal\n", "last\n"}
 
 
 def test_a_stopped_agent_has_not_ended(tmp_path: Path) -> None:

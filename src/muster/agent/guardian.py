@@ -74,8 +74,11 @@ def start_guardian(identity: Identity) -> Guardian:
     sys.stdout.flush()
     sys.stderr.flush()
     guardian = os.getpid()
+    # A signal that arrives before the guardian has handlers waits for them. It would end the guardian and so the agent.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, RELAYED_SIGNALS)
     agent = os.fork()
     if agent == 0:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         guardians.close()
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != guardian:  # it ended before that
@@ -84,6 +87,9 @@ def start_guardian(identity: Identity) -> Guardian:
     code = 1
     try:
         agents.close()
+        for signum in RELAYED_SIGNALS:
+            signal.signal(signum, lambda number, _: _relay(guardians, agent, number))
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         code = _guard(identity, agent, guardians, before)
     finally:
         os._exit(code)
@@ -92,8 +98,6 @@ def start_guardian(identity: Identity) -> Guardian:
 def _guard(identity: Identity, agent: int, link: socket.socket, before: Collection[int]) -> int:
     """Wait for the agent's end, certify it, and end in the same way."""
     prctl(PR_SET_NAME, ctypes.c_char_p(NAME))
-    for signum in RELAYED_SIGNALS:
-        signal.signal(signum, lambda number, _: _relay(link, agent, number))
     os.waitid(os.P_PID, agent, os.WEXITED | os.WNOWAIT)
     for signum in RELAYED_SIGNALS:  # before its pid can belong to another process
         signal.signal(signum, lambda number, _: None)
