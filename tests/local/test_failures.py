@@ -142,6 +142,8 @@ FILLS_THEN_FREES = r"""
 events=$(echo muster-runs/*/attempt-0/events-0.jsonl)
 if [ "$MUSTER_CYCLE" = 0 ]; then
   until grep -q driver_start "$events"; do sleep 0.1; done
+  # A status that is being written holds space, and gives it back when it does not fit: the event would fit into that.
+  until grep -q '"driver_start": [0-9]' "${events%/*}/status-0.json"; do sleep 0.1; done
   for i in 1 2 3 4 5 6 7 8 9 10 11 12; do printf 'x%.0s' {1..1000}; echo; done
   cat /dev/zero >"$MUSTER_OUTPUT_DIR/fill" 2>/dev/null
   exit 5
